@@ -296,13 +296,6 @@ def test_a_task_that_is_null_is_missing(conn: Connection, state: State) -> None:
         assert [each["reason"] for each in error.conflicts] == ["missing"]
 
 
-def test_two_error_queues_that_lead_to_each_other_are_refused(state: State) -> None:
-    state.me.create_queue("w")
-    state.me.set_config("w", "error_queue", Q)
-    with pytest.raises(errors.InvalidTask, match="would come back"):
-        state.me.set_config(Q, "error_queue", "w")
-
-
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from queue import Queue
-from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from pgqpy.tasks import Task, Tasks, TaskWorker
 from pgqpy.tasks._worker.claimer import Claimer
 from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures import task_ops
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import running
 
 QUEUE = "mails"
 
@@ -37,8 +37,8 @@ def ear(connect: Connect) -> Connection:
     return conn
 
 
-def push(conn: Connection) -> None:
-    conn.execute("select pgq_task.push(%s, '1')", [QUEUE])
+def push(conn: Connection) -> int:
+    return task_ops.push(conn, QUEUE, 1)
 
 
 def wait_for_tasks(conn: Connection) -> None:
@@ -57,53 +57,36 @@ def hear(conn: Connection, ear: Connection) -> int:
     raise AssertionError("the last notification did not come")
 
 
-def test_no_worker_is_notified_while_none_waits(conn: Connection, ear: Connection) -> None:
-    push(conn)
+def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None:
+    # None waits yet.
+    failed = push(conn), push(conn)
     assert hear(conn, ear) == 0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgq_task.push('mails', '1')",
-        "pgq_task.push('mails', '1', delay => '1 hour')",
-        "pgq_task.push('mails', '1', unique_key => 'k')",
-        "pgq_task.push_many('mails', array['1', '2']::jsonb[])",
-        "pgq_task.resume_queue('mails')",
-    ],
-)
-def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection, call: str) -> None:
-    wait_for_tasks(ear)
-    conn.execute(f"select {call}".encode())
-    assert hear(conn, ear) == 1
-
-
-@pytest.mark.parametrize("final", [False, True], ids=["retried", "failed"])
-def test_a_waiting_worker_is_notified_of_tasks_that_failed(
-    conn: Connection, ear: Connection, final: bool
-) -> None:
     conn.execute("update pgq_task.queue set queue_error_queue = %s", [QUEUE])
-    push(conn)
-    ((task, version),) = conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'w')", [QUEUE]
-    )
-    wait_for_tasks(ear)
-    conn.execute("select pgq_task.fail('w', %s, %s, 'no', final => %s)", [task, version, final])
-    assert hear(conn, ear) >= 1
+    task_ops.claim(conn, QUEUE, number=2)
+    for call in (
+        "push('mails', '1')",
+        "push('mails', '1', delay => '1 hour')",
+        "push('mails', '1', unique_key => 'k')",
+        "push_many('mails', array['1', '2']::jsonb[])",
+        "resume_queue('mails')",
+        f"fail('w', {failed[0]}, 2, 'no')",
+        f"fail('w', {failed[1]}, 2, 'no', final => true)",
+    ):
+        wait_for_tasks(ear)
+        conn.execute(f"select pgq_task.{call}".encode())
+        told = hear(conn, ear)
+        assert told == 1 or (told and "fail" in call), call
 
 
 def test_a_burst_is_one_signal_until_a_worker_waits_again(
     conn: Connection, ear: Connection
 ) -> None:
-    wait_for_tasks(ear)
-    for _ in range(20):
-        push(conn)
-    conn.execute("select pgq_task.push_many(%s, array['1']::jsonb[])", [QUEUE])
-    assert hear(conn, ear) == 1
-    wait_for_tasks(ear)
-    push(conn)
-    push(conn)
-    assert hear(conn, ear) == 1
+    for _ in range(2):
+        wait_for_tasks(ear)
+        for _ in range(10):
+            push(conn)
+            task_ops.push_many(conn, QUEUE, 2)
+        assert hear(conn, ear) == 1
 
 
 def state(conn: Connection) -> int:
@@ -143,33 +126,15 @@ def test_a_worker_that_starts_to_wait_meanwhile_is_notified(
     assert hear(conn, ear) == 2
 
 
-def test_push_many_folds_as_well(conn: Connection, ear: Connection) -> None:
-    wait_for_tasks(ear)
-    for _ in range(5):
-        conn.execute("select pgq_task.push_many(%s, array['1', '2']::jsonb[])", [QUEUE])
-    assert hear(conn, ear) == 1
-
-
-def commit_late(conn: Connection) -> None:
-    """Do nothing yet: the fixture closes it."""
-
-
-def roll_back(conn: Connection) -> None:
-    conn.rollback()
-
-
-def die(conn: Connection) -> None:
-    conn.close()
-
-
-@pytest.mark.parametrize("end", [commit_late, roll_back, die])
+@pytest.mark.parametrize("end", ["open", "rollback", "close"])
 def test_a_push_that_does_not_commit_suppresses_no_notification(
-    conn: Connection, connect: Connect, ear: Connection, end: Callable[[Connection], None]
+    conn: Connection, connect: Connect, ear: Connection, end: str
 ) -> None:
     wait_for_tasks(ear)
     first = connect(autocommit=False)
     push(first)
-    end(first)
+    if end != "open":
+        getattr(first, end)()
     push(conn)
     assert hear(conn, ear) == 1
 
@@ -181,14 +146,6 @@ def test_a_push_that_is_rolled_back_to_a_savepoint_suppresses_no_notification(
     with conn.transaction(), conn.transaction(force_rollback=True):
         push(conn)
     assert hear(conn, ear) == 0
-    push(conn)
-    assert hear(conn, ear) == 1
-
-
-def test_a_second_push_after_a_savepoint_that_was_rolled_back_tells(
-    conn: Connection, ear: Connection
-) -> None:
-    wait_for_tasks(ear)
     with conn.transaction():
         with conn.transaction(force_rollback=True):
             push(conn)
@@ -207,9 +164,9 @@ def test_a_worker_that_is_told_does_not_silence_the_one_that_waits_on(
     push(conn)
     assert hear(conn, ear) == 1
     assert hear(conn, other) == 1
-    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchone()
+    assert task_ops.claim(ear, QUEUE)
     wait_for_tasks(other)
-    assert other.execute("select id from pgq_task.claim(array[%s], 'o')", [QUEUE]).fetchall() == []
+    assert task_ops.claim(other, QUEUE, claimant="o") == []
     push(conn)
     assert hear(conn, other) >= 1
 
@@ -220,14 +177,12 @@ def test_a_consumer_that_rejects_without_delay_and_waits_at_once_misses_nothing(
     """The seed's race: the second signal came in the window of the first, and was dropped."""
     wait_for_tasks(ear)
     push(conn)
-    ((task, version),) = ear.execute(
-        "select id, version from pgq_task.claim(array[%s], 'w')", [QUEUE]
-    )
+    [claimed] = task_ops.claim(ear, QUEUE)
     wait_for_tasks(ear)
-    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchall() == []
-    conn.execute("select pgq_task.fail('w', %s, %s, 'not now')", [task, version])
+    assert task_ops.claim(ear, QUEUE) == []
+    task_ops.fail(conn, claimed)
     assert hear(conn, ear) == 2
-    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchone()
+    assert task_ops.claim(ear, QUEUE)
 
 
 def test_a_waiting_worker_learns_when_the_next_task_is_due(conn: Connection) -> None:
@@ -239,15 +194,6 @@ def test_a_waiting_worker_learns_when_the_next_task_is_due(conn: Connection) -> 
     assert 3500 < float(ops.value(conn, due)) <= 3600
     conn.execute("select pgq_task.pause_queue('others')")
     assert 7100 < float(ops.value(conn, due)) <= 7200
-
-
-@pytest.mark.parametrize(
-    ("queues", "sqlstate"), [("array['none']", "PQ070"), ("array[]::text[]", "PQ072")]
-)
-def test_waiting_for_no_queue_fails_clearly(conn: Connection, queues: str, sqlstate: str) -> None:
-    with pytest.raises(psycopg.Error) as info:
-        conn.execute(f"select pgq_task.set_waiting({queues})".encode())
-    assert info.value.sqlstate == sqlstate
 
 
 # --- workers that wait, and would look again in an hour
@@ -270,16 +216,9 @@ class Waiting(TaskWorker):
 def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
     """A worker that has looked, found nothing, and sleeps."""
     worker = Waiting(dsn)
-    thread = Thread(target=worker.run, daemon=True)
-    thread.start()
-    deadline = monotonic() + PATIENCE
-    while ops.value(conn, "select pg_sequence_last_value('pgq_task.waiting_1')") != 1:
-        assert monotonic() < deadline
-        sleep(0.01)
-    yield worker
-    worker.stop()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+    with running(worker):
+        wait_until(lambda: state(conn) == 1)
+        yield worker
 
 
 @pytest.fixture
@@ -293,19 +232,18 @@ def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
 
 def wait_until_asleep(worker: Waiting) -> None:
-    deadline = monotonic() + PATIENCE
-    while not (
-        (loop := worker._loop)
-        and (signal := loop._notifier)
-        and signal.listening
-        and loop._claimer._look_at > monotonic() + 1000
-    ):
-        assert monotonic() < deadline
-        sleep(0.01)
+    wait_until(
+        lambda: (
+            (loop := worker._loop)
+            and (signal := loop._notifier)
+            and signal.listening
+            and loop._claimer._look_at > monotonic() + 1000
+        )
+    )
 
 
 def test_a_waiting_worker_gets_what_is_pushed(conn: Connection, waiting: Waiting) -> None:
-    for number in range(5):
+    for number in range(4):
         Tasks(conn).push(QUEUE, number)
         assert waiting.got.get(timeout=PATIENCE) == number
         sleep(0.1 * number)  # asleep more or less deeply
@@ -364,24 +302,15 @@ def test_a_scheduled_task_wakes_its_worker_when_it_is_due(
     now = tasks.server_time()
     # Should both be due when they come to light, the priority makes it the first.
     with conn.transaction():
-        tasks.push(QUEUE, "later", at=now + timedelta(seconds=1.5))
-        tasks.push(QUEUE, "soon", at=now + timedelta(seconds=0.5), priority=1)
-    assert waiting.got.get(timeout=PATIENCE) == "soon"
-    assert monotonic() - began >= 0.5
-    assert waiting.got.get(timeout=PATIENCE) == "later"
-    assert monotonic() - began >= 1.5
-
-
-def test_a_task_that_failed_wakes_its_worker_when_it_is_to_be_tried_again(
-    conn: Connection, waiting: Waiting
-) -> None:
-    ((task, version),) = conn.execute(
-        "with pushed as (select pgq_task.push(%s, '1', delay => '1 hour') as id)"
-        " select id, 1 from pushed",
-        [QUEUE],
-    )
-    conn.execute("select pgq_task.fail('w', %s, %s, 'no', '300 ms')", [task, version])
-    assert waiting.got.get(timeout=PATIENCE) == 1
+        tasks.push(QUEUE, "later", at=now + timedelta(seconds=0.8))
+        tasks.push(QUEUE, "soon", at=now + timedelta(seconds=0.3), priority=1)
+    for due, expected in ((0.3, "soon"), (0.8, "later")):
+        assert waiting.got.get(timeout=PATIENCE) == expected
+        assert monotonic() - began >= due
+    # A task that failed wakes it when it is to be tried again.
+    task = tasks.push(QUEUE, "again", delay=3600)
+    conn.execute("select pgq_task.fail('w', %s, 1, 'no', '300 ms')", [task])
+    assert waiting.got.get(timeout=PATIENCE) == "again"
 
 
 def test_a_push_that_looked_before_the_worker_slept_and_commits_later_is_found(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from time import monotonic, sleep
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from pgqpy import errors
-from pgqpy.tasks import Tasks, TaskStatistics
+from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures import task_ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import as_role, sweep_until
 
 QUEUE = "orders"
 
@@ -41,30 +41,15 @@ def keep(conn: Connection, how_long: str) -> None:
 
 
 def push(conn: Connection, payload: object = None, queue: str = QUEUE, **options: Any) -> int:
-    names = ", ".join(f"{name} => %({name})s" for name in options)
-    statement = f"select pgq_task.push(%(queue)s, %(payload)s{names and ', ' + names})"
-    row = conn.execute(
-        statement.encode(), options | {"queue": queue, "payload": Jsonb(payload)}
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def claim(conn: Connection, number: int = 1, queue: str = QUEUE) -> list[tuple[int, int]]:
-    return conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'worker', null, %s, false)",
-        [queue, number],
-    ).fetchall()
+    return task_ops.push(conn, queue, payload, **options)
 
 
 def finish(conn: Connection, number: int = 1) -> list[int]:
     """Claim this many and finish them one after the other, each with its id as result."""
-    claimed = claim(conn, number)
-    for task, version in claimed:
-        conn.execute(
-            "select pgq_task.finish('worker', %s, %s, to_jsonb(%s))", [task, version, task]
-        )
-    return [task for task, _ in claimed]
+    claimed = task_ops.claim(conn, QUEUE, number=number)
+    for each in claimed:
+        conn.execute("select pgq_task.finish('w', %s, %s, to_jsonb(%s))", [*each, each[0]])
+    return task_ops.ids(claimed)
 
 
 def history(conn: Connection, options: str = "", *parameters: object) -> list[int]:
@@ -75,12 +60,16 @@ def history(conn: Connection, options: str = "", *parameters: object) -> list[in
 def test_a_finished_task_is_kept_with_its_result_its_attempts_and_its_worker(
     conn: Connection,
 ) -> None:
-    task = push(conn, {"order": 7}, headers=Jsonb({"from": "shop"}), priority=3)
-    ((_, version),) = claim(conn)
-    conn.execute("select pgq_task.fail('worker', %s, %s, 'no ink')", [task, version])
-    ((_, version),) = claim(conn)
+    task = push(conn, {"order": 7}, headers={"from": "shop"}, priority=3)
+    task_ops.fail(conn, task_ops.claim(conn, QUEUE)[0], "no ink")
+    ((_, version),) = task_ops.claim(conn, QUEUE)
     assert history(conn) == []
-    conn.execute("select pgq_task.finish('worker', %s, %s, '[1]')", [task, version])
+    # What is rolled back was not finished.
+    with conn.transaction(force_rollback=True):
+        conn.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+        assert history(conn)
+    assert history(conn) == []
+    conn.execute("select pgq_task.finish('w', %s, %s, '[1]')", [task, version])
     row = conn.execute(
         "select id, outcome, claimant, attempts, result, error, priority, payload, headers,"
         " finished between last_attempt and clock_timestamp(), created < finished"
@@ -88,18 +77,17 @@ def test_a_finished_task_is_kept_with_its_result_its_attempts_and_its_worker(
         [QUEUE],
     ).fetchone()
     assert row == (
-        *(task, "finished", "worker", 2, [1], "no ink", 3, {"order": 7}, {"from": "shop"}),
+        *(task, "finished", "w", 2, [1], "no ink", 3, {"order": 7}, {"from": "shop"}),
         *(True, True),
     )
 
 
 def test_tasks_finished_together_are_kept_each_with_its_own_result(conn: Connection) -> None:
     tasks = [push(conn, number) for number in range(3)]
-    claimed = claim(conn, 3)
-    versions = [version for _, version in claimed]
+    versions = [version for _, version in task_ops.claim(conn, QUEUE, number=3)]
     results = [Jsonb(task) for task in tasks]
     conn.execute(
-        "select pgq_task.finish_many('worker', %s, %s, %s)",
+        "select pgq_task.finish_many('w', %s, %s, %s)",
         # Nor do a version that is none, or what is named twice, disturb that.
         [tasks * 2 + tasks, [99] * 3 + versions * 2, [None] * 3 + results * 2],
     )
@@ -107,39 +95,21 @@ def test_tasks_finished_together_are_kept_each_with_its_own_result(conn: Connect
     assert sorted(rows) == [(task, task) for task in tasks]
 
 
-def test_what_is_rolled_back_was_not_finished(conn: Connection) -> None:
-    push(conn)
-    with conn.transaction(force_rollback=True):
-        assert finish(conn)
-        assert history(conn)
-    assert history(conn) == []
-
-
 def test_a_queue_that_keeps_nothing_has_no_history_and_no_tables(conn: Connection) -> None:
     conn.execute("select pgq_task.create_queue('plain')")
     push(conn, queue="plain")
-    ((task, version),) = claim(conn, queue="plain")
-    conn.execute("select pgq_task.finish('worker', %s, %s)", [task, version])
+    task_ops.finish(conn, *task_ops.claim(conn, "plain"))
     assert conn.execute("select * from pgq_task.finished_tasks('plain')").fetchall() == []
-    assert (
-        ops.value(
-            conn,
-            "select count(*) from pg_inherits where inhparent::regclass::text like 'pgq_task.%%'",
-        )
-        == 5
-    )
+    tables = "select count(*) from pg_inherits where inhparent::regclass::text like 'pgq_task.%%'"
+    assert ops.value(conn, tables) == 5
 
 
-def test_popped_tasks_are_kept_too(conn: Connection) -> None:
-    push(conn, 1)
+def test_a_filter_says_which(conn: Connection) -> None:
+    ids = [push(conn, {"odd": number % 2 == 1}) for number in (1, 2, 3)]
+    finish(conn)
+    finish(conn)
     conn.execute("select pgq_task.pop(%s, claimant => 'me')", [QUEUE])
-    row = conn.execute("select outcome, claimant, payload from pgq_task.finished").fetchone()
-    assert row == ("popped", "me", 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+    for options, expected in (
         ("", [3, 2, 1]),
         ("max_tasks => 2", [3, 2]),
         ("max_tasks => null", [3, 2, 1]),
@@ -149,20 +119,11 @@ def test_popped_tasks_are_kept_too(conn: Connection) -> None:
         ("outcome => 'deleted'", []),
         ("finished_before => now() - interval '1 minute'", []),
         ("finished_from => now() - interval '1 minute'", [3, 2, 1]),
-    ],
-)
-def test_a_filter_says_which(conn: Connection, options: str, expected: list[int]) -> None:
-    for number in (1, 2, 3):
-        push(conn, {"number": number, "odd": number % 2 == 1})
-    finish(conn)
-    finish(conn)
-    conn.execute("select pgq_task.pop(%s)", [QUEUE])
-    ids = history(conn, options)
-    numbers: dict[int, int] = dict(
-        conn.execute("select id, (payload ->> 'number')::int from pgq_task.finished").fetchall()
-    )
-    assert [numbers[each] for each in ids] == expected
+    ):
+        assert history(conn, options) == [ids[number - 1] for number in expected], options
     assert history(conn, "ids => %s", ids[:1]) == ids[:1]
+    popped = "select claimant, payload from pgq_task.finished where outcome = 'popped'"
+    assert conn.execute(popped).fetchall() == [("me", {"odd": True})]
 
 
 def test_the_history_shows_nothing_older_than_the_queue_keeps(conn: Connection) -> None:
@@ -221,33 +182,31 @@ def test_a_change_of_how_long_loses_nothing_that_is_to_be_kept(conn: Connection)
     assert sorted(history(conn)) == finished
 
 
+def tables(conn: Connection, keep: str, step: str, number: int) -> list[int]:
+    """The tables that are written at times this far apart."""
+    rows = conn.execute(
+        "select pgq_task._finished_number(%s, '2026-01-01'::timestamptz + n * %s::interval)"
+        " from generate_series(0, %s) n",
+        [keep, step, number - 1],
+    )
+    return [table for (table,) in rows]
+
+
 def test_each_time_has_its_table_and_the_one_that_is_emptied_next_is_not_written(
     conn: Connection,
 ) -> None:
-    slots = [
-        slot
-        for (slot,) in conn.execute(
-            "select pgq_task._finished_number('3 hours', '2026-01-01'::timestamptz"
-            " + n * interval '30 minutes') from generate_series(0, 19) n"
-        )
-    ]
-    assert slots[::2] == slots[1::2]
-    rounds = slots[::2]
+    found = tables(conn, "3 hours", "30 minutes", 20)
+    assert found[::2] == found[1::2]
+    rounds = found[::2]
     assert sorted(set(rounds)) == [0, 1, 2, 3, 4]
     assert rounds[:5] == rounds[5:]
 
 
 def test_a_table_is_old_for_longer_than_it_takes_until_the_next_look(conn: Connection) -> None:
     """Sweeps look every 20 seconds: in less some tables would be at rest only in between."""
-    slots = [
-        slot
-        for (slot,) in conn.execute(
-            "select pgq_task._finished_number('12 seconds', '2026-01-01'::timestamptz"
-            " + n * interval '20 seconds') from generate_series(0, 14) n"
-        )
-    ]
-    assert slots[::3] == slots[1::3] == slots[2::3]
-    assert sorted(slots[::3]) == [0, 1, 2, 3, 4]
+    found = tables(conn, "12 seconds", "20 seconds", 15)
+    assert found[::3] == found[1::3] == found[2::3]
+    assert sorted(found[::3]) == [0, 1, 2, 3, 4]
 
 
 def test_nothing_in_the_history_is_ever_updated_or_deleted(conn: Connection) -> None:
@@ -288,13 +247,8 @@ def test_the_tables_go_with_their_queue(conn: Connection) -> None:
 
 def test_a_replay_pushes_the_tasks_again_as_they_were(conn: Connection) -> None:
     for number in (1, 2):
-        push(
-            conn,
-            number,
-            priority=number,
-            order_key=f"key {number}",
-            headers=Jsonb({"from": "shop"}),
-        )
+        options: Any = {"priority": number, "order_key": f"key {number}"}
+        push(conn, number, headers={"from": "shop"}, **options)
     first, second = sorted(finish(conn, 2))
     new = [row[0] for row in conn.execute("select pgq_task.replay(%s)", [QUEUE])]
     rows = conn.execute(
@@ -311,78 +265,34 @@ def test_a_replay_pushes_the_tasks_again_as_they_were(conn: Connection) -> None:
     assert len(history(conn)) == 2, "a replay takes nothing away"
 
 
-def test_a_replay_takes_what_the_filter_says_elsewhere(conn: Connection) -> None:
+def test_a_replay_takes_what_the_filter_says_elsewhere_and_unique_keys_once(
+    conn: Connection,
+) -> None:
     conn.execute("select pgq_task.create_queue('second try')")
     for number in (1, 2, 3):
-        push(conn, {"number": number})
+        push(conn, number, unique_key=str(number))
     finish(conn, 3)
-    conn.execute(
-        "select pgq_task.replay(%s, 'second try', payload => %s)",
-        [QUEUE, Jsonb({"number": 2})],
-    )
-    rows = conn.execute(
-        "select queue, payload, headers ->> 'origin' from pgq_task.tasks"
-    ).fetchall()
-    assert rows == [("second try", {"number": 2}, QUEUE)]
-
-
-def test_a_replayed_task_with_a_unique_key_is_there_once(conn: Connection) -> None:
-    push(conn, unique_key="one")
-    finish(conn)
-    conn.execute("select pgq_task.replay(%s)", [QUEUE])
-    conn.execute("select pgq_task.replay(%s)", [QUEUE])
-    assert ops.value(conn, "select count(*) from pgq_task.tasks") == 1
-
-
-@pytest.fixture
-def reader(connect: Connect) -> Connection:
-    conn = connect()
-    conn.execute("set role pgq_reader")
-    return conn
+    for _ in range(2):
+        conn.execute("select pgq_task.replay(%s, 'second try', payload => '2')", [QUEUE])
+    rows = conn.execute("select queue, payload, headers ->> 'origin' from pgq_task.tasks")
+    assert rows.fetchall() == [("second try", 2, QUEUE)]
 
 
 def test_readers_see_the_history_and_administrators_replay_it(
-    conn: Connection, reader: Connection
+    conn: Connection, connect: Connect
 ) -> None:
+    reader = as_role(connect(), "pgq_reader")
     push(conn)
     finish(conn)
     assert len(history(reader)) == 1
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        reader.execute("select pgq_task.replay(%s)", [QUEUE])
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        reader.execute("select * from pgq_task.finished")
-    reader.execute("set role pgq_admin")
-    assert len(reader.execute("select pgq_task.replay(%s)", [QUEUE]).fetchall()) == 1
-
-
-def test_a_role_that_may_not_read_a_queue_does_not_see_its_history(
-    conn: Connection, reader: Connection
-) -> None:
+    for statement in ("select pgq_task.replay('orders')", "select * from pgq_task.finished"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            reader.execute(statement.encode())
+    admin = as_role(connect(), "pgq_admin")
+    assert len(admin.execute("select pgq_task.replay(%s)", [QUEUE]).fetchall()) == 1
     conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])
     with pytest.raises(psycopg.errors.InsufficientPrivilege) as info:
         history(reader)
-    assert info.value.diag.message_hint
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("call", "sqlstate"),
-    [
-        ("pgq_task.finished_tasks('none')", "PQ070"),
-        ("pgq_task.finished_tasks('orders', 0)", "PQ072"),
-        ("pgq_task.finished_tasks('orders', outcome => 'lost')", "PQ072"),
-        ("pgq_task.replay('none')", "PQ070"),
-        ("pgq_task.replay('orders', 'none')", "PQ070"),
-        ("pgq_task.replay('orders', 'none', '{}')", "PQ070"),
-        ("pgq_task.replay('orders', max_tasks => 0)", "PQ072"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(conn: Connection, call: str, sqlstate: str) -> None:
-    push(conn)
-    finish(conn)
-    with pytest.raises(psycopg.Error) as info:
-        conn.execute(f"select * from {call}".encode())
-    assert info.value.sqlstate == sqlstate
     assert info.value.diag.message_hint
 
 
@@ -390,14 +300,8 @@ def test_sweeps_empty_what_is_old(conn: Connection) -> None:
     push(conn)
     finish(conn)
     conn.execute("update pgq_task.finished set finished = finished - interval '61 minutes'")
-    deadline = monotonic() + PATIENCE
-    while ops.value(conn, SIZES):
-        assert monotonic() < deadline
-        conn.execute("select pgq_task.sweep()")
-        sleep(0.02)
-
-
-# --- from Python
+    conn.execute("select setval('pgq_task.sweep_id_seq', 19)")
+    sweep_until(conn, lambda: not ops.value(conn, SIZES))
 
 
 def test_the_history_replays_and_statistics_from_python(conn: Connection) -> None:
@@ -416,30 +320,7 @@ def test_the_history_replays_and_statistics_from_python(conn: Connection) -> Non
     (again,) = tasks.replay(QUEUE, ids=[task])
     (replayed,) = tasks.list(QUEUE)
     assert (replayed.id, replayed.payload) == (again, {"n": 2})
-    assert tasks.statistics(QUEUE) == [
-        TaskStatistics(
-            queue=QUEUE,
-            pushed=3,
-            claimed=2,
-            finished=1,
-            popped=1,
-            failed=0,
-            failed_attempts=0,
-            released=0,
-            moved=0,
-            deleted=0,
-        )
-    ]
-    assert tasks.statistics() == tasks.statistics(QUEUE)
-
-
-def test_mistakes_are_told_in_python_too(conn: Connection) -> None:
-    tasks = Tasks(conn)
-    with pytest.raises(errors.TaskQueueNotFound):
-        tasks.finished("none")
-    with pytest.raises(errors.InvalidTask, match="outcome"):
-        tasks.finished(QUEUE, outcome="lost")
-    with pytest.raises(errors.InvalidTask, match="no time zone"):
-        tasks.replay(QUEUE, finished_from=datetime(2026, 1, 1))  # noqa: DTZ001
-    with pytest.raises(errors.InvalidTask, match="limit of 0"):
-        tasks.pop(QUEUE, max_tasks=0)
+    [counted] = tasks.statistics(QUEUE)
+    counts = {name: count for name, count in asdict(counted).items() if count}
+    assert counts == {"queue": QUEUE, "pushed": 3, "claimed": 2, "finished": 1, "popped": 1}
+    assert tasks.statistics() == [counted]

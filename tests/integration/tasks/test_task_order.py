@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
-from time import monotonic, sleep
+from time import sleep
 
 import psycopg
 import pytest
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures import task_ops
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import fail, finish, ids, sweep, sweep_until, wait_until_blocked
 
 QUEUE = "orders"
 Task = tuple[int, int]
@@ -30,45 +33,16 @@ def task_queue(conn: Connection) -> None:
 
 
 def push(conn: Connection, key: str | None, number: int = 1, queue: str = QUEUE) -> list[int]:
-    rows = conn.execute(
-        "select pgq_task.push_many(%s, array_fill('1'::jsonb, array[%s]),"
-        " order_keys => array_fill(%s::text, array[%s]))",
-        [queue, number, key, number],
-    )
-    return [row[0] for row in rows]
+    return task_ops.push_many(conn, queue, number, key)
 
 
 def claim(
     conn: Connection, number: int = 1, *, random: bool = False, queue: str = QUEUE
 ) -> list[Task]:
     return conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'worker', null, %s, %s)",
+        "select id, version from pgq_task.claim(array[%s], 'w', null, %s, %s)",
         [queue, number, random],
     ).fetchall()
-
-
-def finish(conn: Connection, task: Task) -> None:
-    conn.execute("select pgq_task.finish('worker', %s, %s)", task)
-
-
-def fail(
-    conn: Connection,
-    task: Task,
-    delay: str = "1 hour",
-    *,
-    final: bool = False,
-    claimant: str = "worker",
-) -> None:
-    conn.execute("select pgq_task.fail(%s, %s, %s, 'no', %s, %s)", [claimant, *task, delay, final])
-
-
-def sweep(conn: Connection) -> None:
-    """Sweeps until it has looked at all that is committed now."""
-    for _ in range(2):
-        deadline = monotonic() + PATIENCE
-        while not ops.value(conn, "select pgq_task.sweep()"):
-            assert monotonic() < deadline
-            sleep(0.02)
 
 
 def make_due(conn: Connection, task: int) -> None:
@@ -76,10 +50,6 @@ def make_due(conn: Connection, task: int) -> None:
         "update pgq_task.task set pos = pgq_task._position_of(clock_timestamp()) where id = %s",
         [task],
     )
-
-
-def status(conn: Connection) -> dict[int, str]:
-    return dict(conn.execute("select id, status from pgq_task.tasks").fetchall())
 
 
 def age(conn: Connection) -> None:
@@ -93,65 +63,52 @@ def age(conn: Connection) -> None:
 def hold_back(conn: Connection, head: int, *followers: int) -> None:
     """The followers stand nowhere until the head is gone."""
     age(conn)
-    sweep(conn)
+    sweep(conn, 2)
     nowhere = conn.execute("select id from pgq_task.task where pos is null order by id").fetchall()
     assert [task for (task,) in nowhere] == sorted(followers)
-    assert status(conn)[head] == "claimed"
+    assert task_ops.statuses(conn)[head] == "claimed"
 
 
 def eventually_claimed(conn: Connection, *tasks: int) -> None:
     """Exactly these, one after the other, if each is finished; sweeps find what is late."""
     for expected in tasks:
-        deadline = monotonic() + PATIENCE
-        while not (claimed := claim(conn, 10)):
-            assert monotonic() < deadline, f"task {expected} is stuck"
-            sweep(conn)
-        assert [task for task, _ in claimed] == [expected]
+        claimed = claim(conn, 10) or sweep_until(conn, lambda: claim(conn, 10))
+        assert ids(claimed) == [expected]
         finish(conn, claimed[0])
 
 
 def test_of_one_key_one_task_is_claimed_at_a_time_in_the_order_of_ids(conn: Connection) -> None:
-    tasks = push(conn, "a", 3)
-    for expected in tasks:
+    conn.execute("select pgq_task.create_queue('others')")
+    # Keys are of a queue.
+    (other,) = push(conn, "a", queue="others")
+    for expected in push(conn, "a", 3):
         ((task, version),) = claim(conn, 10, random=True)
         assert task == expected
         assert claim(conn, 10) == []
         finish(conn, (task, version))
+    assert ids(claim(conn, queue="others")) == [other]
 
 
 def test_a_failed_task_holds_back_its_own_key_and_no_other(conn: Connection) -> None:
     first, second = push(conn, "a", 2)
+    conn.execute("select pgq_task.push('orders', '1', delay => '1 hour', order_key => 'c')")
+    # So does one that is scheduled.
+    push(conn, "c")
     others = push(conn, "b") + push(conn, None)
-    fail(conn, claim(conn)[0])
-    claimed = claim(conn, 10)
-    assert sorted(task for task, _ in claimed) == others
+    fail(conn, claim(conn)[0], delay="1 hour")
+    assert sorted(ids(claim(conn, 10))) == others
     make_due(conn, first)
-    assert [task for task, _ in claim(conn, 10)] == [first]
-    assert second in status(conn)
-
-
-def test_a_scheduled_task_holds_back_the_later_ones_of_its_key(conn: Connection) -> None:
-    conn.execute("select pgq_task.push('orders', '1', delay => '1 hour', order_key => 'a')")
-    push(conn, "a")
-    (other,) = push(conn, "b")
-    assert [task for task, _ in claim(conn, 10)] == [other]
-
-
-def test_keys_are_of_a_queue(conn: Connection) -> None:
-    conn.execute("select pgq_task.create_queue('others')")
-    push(conn, "a")
-    (other,) = push(conn, "a", queue="others")
-    assert claim(conn)
-    assert [task for task, _ in claim(conn, queue="others")] == [other]
+    assert ids(claim(conn, 10)) == [first]
+    assert second in task_ops.statuses(conn)
 
 
 def test_ten_thousand_followers_of_a_stuck_key_are_out_of_everybody_elses_way(
     conn: Connection,
 ) -> None:
     push(conn, "stuck", 10_001)
-    fail(conn, claim(conn)[0])
+    fail(conn, claim(conn)[0], delay="1 hour")
     others = push(conn, None, 3)
-    sweep(conn)
+    sweep(conn, 2)
     assert ops.value(conn, "select count(*) from pgq_task.task where pos is null") == 10_000
     conn.execute("vacuum pgq_task.task")
     ((plan,),) = conn.execute(
@@ -169,135 +126,93 @@ def test_followers_of_a_key_that_is_never_at_rest_are_out_of_the_way_as_well(
     _, *followers = push(conn, "busy", 20)
     others = push(conn, None, 2)
     (head,) = claim(conn)
-    sweep(conn)
+    sweep(conn, 2)
     held = "select array_agg(id order by id) from pgq_task.task where pos is null"
     assert ops.value(conn, held) == followers
-    assert [task for task, _ in claim(conn, 10)] == others
+    assert ids(claim(conn, 10)) == others
     finish(conn, head)
     eventually_claimed(conn, *followers[:3])
 
 
-def test_the_next_one_is_available_when_the_one_before_is_finished(conn: Connection) -> None:
-    tasks = push(conn, "a", 3)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
-    finish(conn, head)
-    assert status(conn) == {tasks[1]: "available", tasks[2]: "held"}
-    eventually_claimed(conn, *tasks[1:])
-
-
-GONE: dict[str, Callable[[Connection, Task], object]] = {
-    "finished": finish,
-    "finished with others": lambda conn, task: conn.execute(
-        "select pgq_task.finish_many('worker', %s, %s)", [[task[0]], [task[1]]]
-    ),
-    "failed for good": lambda conn, task: fail(conn, task, final=True),
-    "deleted": lambda conn, task: conn.execute(
-        "select pgq_task.modify('worker', deletes => jsonb_build_array(jsonb_build_object("
-        "'id', %s::int8, 'version', %s::int4)))",
-        task,
-    ),
-    "moved to another queue": lambda conn, task: conn.execute(
-        "select pgq_task.modify('worker', changes => jsonb_build_array(jsonb_build_object("
-        "'id', %s::int8, 'version', %s::int4, 'queue', 'elsewhere')))",
-        task,
-    ),
-    "given another key": lambda conn, task: conn.execute(
-        "select pgq_task.modify('worker', changes => jsonb_build_array(jsonb_build_object("
-        "'id', %s::int8, 'version', %s::int4, 'order_key', 'b', 'delay', '1 hour')))",
-        task,
-    ),
+NAMED = "jsonb_build_array(jsonb_build_object('id', %s::int8, 'version', %s::int4"
+GONE = {
+    "finished": "finish('w', %s, %s)",
+    "finished with others": "finish_many('w', array[%s], array[%s])",
+    "failed for good": "fail('w', %s, %s, 'no', final => true)",
+    "deleted": f"modify('w', deletes => {NAMED})))",
+    "moved to another queue": f"modify('w', changes => {NAMED}, 'queue', 'elsewhere')))",
+    "given another key": f"modify('w', changes => {NAMED}, 'order_key', 'b', 'delay', '1 h')))",
 }
 
-gone = pytest.mark.parametrize("go", GONE.values(), ids=GONE.keys())
+gone = pytest.mark.parametrize("how", GONE)
+
+
+def go(conn: Connection, how: str, task: Task) -> None:
+    conn.execute(f"select pgq_task.{GONE[how]}".encode(), task)
+
+
+@pytest.fixture
+def head(conn: Connection) -> Task:
+    """The first of three tasks with a key, claimed."""
+    conn.execute("select pgq_task.create_queue('elsewhere')")
+    push(conn, "a", 3)
+    return claim(conn)[0]
 
 
 @gone
 def test_however_the_one_before_goes_the_next_one_comes(
-    conn: Connection, go: Callable[[Connection, Task], object]
+    conn: Connection, head: Task, how: str
 ) -> None:
-    conn.execute("select pgq_task.create_queue('elsewhere')")
-    tasks = push(conn, "a", 3)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
-    go(conn, head)
-    eventually_claimed(conn, *tasks[1:])
+    hold_back(conn, 1, 2, 3)
+    go(conn, how, head)
+    found = task_ops.statuses(conn)
+    assert (found[2], found[3]) == ("available", "held")
+    eventually_claimed(conn, 2, 3)
 
 
 @gone
 def test_however_a_held_one_goes_the_one_behind_it_is_not_forgotten(
-    conn: Connection, go: Callable[[Connection, Task], object]
+    conn: Connection, head: Task, how: str
 ) -> None:
-    conn.execute("select pgq_task.create_queue('elsewhere')")
-    tasks = push(conn, "a", 3)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
-    go(conn, (tasks[1], 1))
+    hold_back(conn, 1, 2, 3)
+    go(conn, how, (2, 1))
     finish(conn, head)
-    eventually_claimed(conn, tasks[2])
+    eventually_claimed(conn, 3)
 
 
-def test_popped_tasks_release_the_next_one(conn: Connection) -> None:
-    tasks = push(conn, "a", 2)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
-    fail(conn, head, "0")
-    assert ops.value(conn, "select id from pgq_task.pop('orders')") == tasks[0]
-    assert ops.value(conn, "select id from pgq_task.pop('orders')") == tasks[1]
-
-
-@pytest.fixture
-def background() -> Callable[[Callable[[], object]], threading.Thread]:
-    def start(run: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
-
-    return start
-
-
-def waits(conn: Connection, pid: int) -> bool:
-    return bool(ops.value(conn, "select cardinality(pg_blocking_pids(%s)) > 0", pid))
+def test_popped_tasks_release_the_next_one(conn: Connection, head: Task) -> None:
+    hold_back(conn, 1, 2, 3)
+    fail(conn, head)
+    for task in (1, 2, 3):
+        assert ops.value(conn, "select id from pgq_task.pop('orders')") == task
 
 
 @gone
 def test_ending_the_head_while_a_sweep_holds_back_its_follower_releases_it(
-    conn: Connection,
-    connect: Connect,
-    background: Callable[[Callable[[], object]], threading.Thread],
-    go: Callable[[Connection, Task], object],
+    conn: Connection, connect: Connect, head: Task, how: str
 ) -> None:
-    conn.execute("select pgq_task.create_queue('elsewhere')")
-    tasks = push(conn, "a", 2)
-    head = claim(conn)[0]
-    sweep(conn)
+    sweep(conn, 2)
     conn.execute("update pgq_task.task set pos = pgq_task._position_of(created) where pos is null")
     sweeper, worker = connect(autocommit=False), connect()
-    assert ops.value(sweeper, "select pgq_task._hold_back(%s)", tasks[1])
-    thread = background(lambda: go(worker, head))
-    deadline = monotonic() + PATIENCE
-    while not waits(conn, worker.info.backend_pid):
-        assert thread.is_alive(), "it did not wait for what the sweep does"
-        assert monotonic() < deadline
-        sleep(0.01)
-    sweeper.commit()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-    eventually_claimed(conn, tasks[1])
+    for follower in (2, 3):
+        assert ops.value(sweeper, "select pgq_task._hold_back(%s)", follower)
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(go, worker, how, head)
+        wait_until_blocked(conn, worker)
+        sweeper.commit()
+        going.result()
+    eventually_claimed(conn, 2)
 
 
 @gone
 def test_a_sweep_does_not_hold_back_for_a_head_that_is_just_going(
-    conn: Connection, connect: Connect, go: Callable[[Connection, Task], object]
+    conn: Connection, connect: Connect, head: Task, how: str
 ) -> None:
-    conn.execute("select pgq_task.create_queue('elsewhere')")
-    tasks = push(conn, "a", 2)
-    head = claim(conn)[0]
     worker = connect(autocommit=False)
-    go(worker, head)
-    sweep(conn)
+    go(worker, how, head)
+    sweep(conn, 2)
     worker.commit()
-    eventually_claimed(conn, tasks[1])
+    eventually_claimed(conn, 2)
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
@@ -307,7 +222,7 @@ def test_ending_the_head_with_an_old_snapshot_releases_a_task_it_cannot_see(
     (first,) = push(conn, "a")
     head = claim(conn)[0]
     age(conn)
-    sweep(conn)
+    sweep(conn, 2)
     worker = connect(autocommit=False)
     worker.isolation_level = level
     worker.execute("select 1 from pgq_task.task")
@@ -315,40 +230,27 @@ def test_ending_the_head_with_an_old_snapshot_releases_a_task_it_cannot_see(
     hold_back(conn, first, *later)
     finish(worker, head)
     worker.commit()
-    sweep(conn)
+    sweep(conn, 2)
     eventually_claimed(conn, *later)
 
 
 def test_a_follower_that_is_locked_when_its_turn_comes_is_released_later(
-    conn: Connection, connect: Connect
+    conn: Connection, connect: Connect, head: Task
 ) -> None:
-    tasks = push(conn, "a", 2)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
-    other = connect(autocommit=False)
-    other.execute("select from pgq_task.task where id = %s for update", [tasks[1]])
-    finish(conn, head)
-    sweep(conn)
-    assert status(conn) == {tasks[1]: "held"}
-    assert claim(conn, 10) == []
-    other.rollback()
-    eventually_claimed(conn, tasks[1])
-
-
-def test_a_worker_that_waits_hears_of_a_follower_that_is_released_late(
-    conn: Connection, connect: Connect
-) -> None:
-    tasks = push(conn, "a", 2)
-    head = claim(conn)[0]
-    hold_back(conn, *tasks)
+    hold_back(conn, 1, 2, 3)
     other, ear = connect(autocommit=False), connect()
-    other.execute("select from pgq_task.task where id = %s for update", [tasks[1]])
+    other.execute("select from pgq_task.task where id = 2 for update")
     finish(conn, head)
+    sweep(conn, 2)
+    assert task_ops.statuses(conn) == {2: "held", 3: "held"}
+    assert claim(conn, 10) == []
+    # A worker that waits hears of it.
     ear.execute("listen pgq_task")
     ear.execute("select pgq_task.set_waiting(array['orders'])")
     other.rollback()
-    sweep(conn)
+    sweep(conn, 2)
     assert next(ear.notifies(timeout=PATIENCE, stop_after=1)).payload == QUEUE
+    eventually_claimed(conn, 2)
 
 
 def test_a_task_that_came_to_light_late_goes_first_and_holds_back_one_that_was_lost(
@@ -358,20 +260,20 @@ def test_a_task_that_came_to_light_late_goes_first_and_holds_back_one_that_was_l
     producer = connect(autocommit=False)
     (early,) = push(producer, "a")
     (late,) = push(conn, "a")
-    assert [task for task, _ in claim(conn)] == [late]
+    assert ids(claim(conn)) == [late]
     producer.commit()
     conn.execute("update pgq_task.task set lease = clock_timestamp() where id = %s", [late])
     ((task, version),) = claim(conn, 10)
     assert task == early
-    fail(conn, (task, version))
-    sweep(conn)
-    assert status(conn) == {early: "scheduled", late: "held"}
+    fail(conn, (task, version), delay="1 hour")
+    sweep(conn, 2)
+    assert task_ops.statuses(conn) == {early: "scheduled", late: "held"}
     assert ops.value(conn, "select id from pgq_task.task where pos is null") == late
     make_due(conn, early)
     eventually_claimed(conn, early, late)
 
 
-KEYS, TASKS, WORKERS = 6, 20, 5
+KEYS, TASKS, WORKERS = 6, 12, 5
 
 
 class Turmoil:
@@ -459,7 +361,7 @@ class Turmoil:
                     self.end(conn, random, task, version, key)
                     if random.random() < 0.1:
                         sleep(0.02)
-            except (psycopg.errors.SerializationFailure, psycopg.Error) as error:
+            except psycopg.Error as error:
                 # Lost to another worker, or to be retried; a deadlock is neither.
                 if error.sqlstate not in ("40001", "PQ071"):
                     raise
@@ -472,10 +374,7 @@ class Turmoil:
             ["finish", "fail", "lose", "move", "delete", "bury"], weights=[50, 15, 5, 10, 10, 10]
         )[0]
         if how == "fail":
-            conn.execute(
-                "select pgq_task.fail(%s, %s, %s, 'no', %s)",
-                [me, task, version, f"{random.randint(0, 50)} ms"],
-            )
+            fail(conn, (task, version), delay=f"{random.randint(0, 50)} ms", claimant=me)
         elif how != "lose":
             conn.execute(
                 "insert into done (id, order_key, how) values (%s, %s, %s)", [task, key, how]
@@ -484,7 +383,7 @@ class Turmoil:
             if how == "bury":
                 fail(conn, (task, version), final=True, claimant=me)
             elif how == "finish":
-                conn.execute("select pgq_task.finish(%s, %s, %s)", [me, task, version])
+                finish(conn, (task, version), claimant=me)
             elif how == "move":
                 named = named.replace("}", ', "queue": "elsewhere"}')
                 conn.execute("select pgq_task.modify(%s, changes => %s)", [me, named])
@@ -502,26 +401,16 @@ def test_in_any_turmoil_each_task_is_done_once_in_the_order_of_its_key_and_none_
     for thread in turmoil.threads[: turmoil.producers]:
         thread.join(PATIENCE)
         assert not thread.is_alive()
-    done, deadline = -1, monotonic() + PATIENCE
-    while status_counts(conn) and not turmoil.errors:
-        if (now := ops.value(conn, "select count(*) from done")) > done:
-            done, deadline = now, monotonic() + PATIENCE
-        assert monotonic() < deadline, f"stuck: {status_counts(conn)}"
-        sleep(0.05)
-    turmoil.stopping.set()
-    for thread in turmoil.threads:
-        thread.join(PATIENCE)
+    left = "select count(*) from pgq_task.tasks where queue = 'orders'"
+    try:
+        wait_until(lambda: turmoil.errors or ops.value(conn, left) == 0)
+    finally:
+        turmoil.stopping.set()
+        for thread in turmoil.threads:
+            thread.join(PATIENCE)
     assert not turmoil.errors, turmoil.errors
     rows = conn.execute("select order_key, id from done order by nr").fetchall()
     assert len(rows) > KEYS * TASKS
     for key in {key for key, _ in rows}:
-        ids = [task for each, task in rows if each == key]
-        assert ids == sorted(set(ids))
-
-
-def status_counts(conn: Connection) -> dict[str, int]:
-    return dict(
-        conn.execute(
-            "select status, count(*) from pgq_task.tasks where queue = 'orders' group by 1"
-        ).fetchall()
-    )
+        done = [task for each, task in rows if each == key]
+        assert done == sorted(set(done))

@@ -6,18 +6,15 @@ session that knows nothing of them; a sweep sees to that.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import LiteralString
-from uuid import uuid4
 
 import pytest
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import sweep
 
 Q = "orders"
 IN_LANE: LiteralString = "select array_agg(id order by id) from pgq_task.task where pos is not null"
@@ -35,80 +32,46 @@ def push(conn: Connection, key: str | None = "k") -> int:
 def take(conn: Connection) -> list[int]:
     """All that can be claimed, and finish it."""
     claimed = tasks.claim(conn, Q, number=100)
-    for task in claimed:
-        conn.execute("select pgq_task.finish('w', %s, %s)", task)
-    return [task_id for task_id, _ in claimed]
+    tasks.finish(conn, *claimed)
+    return tasks.ids(claimed)
 
 
-def sweep(conn: Connection) -> None:
-    end = time.monotonic() + PATIENCE
-    while not ops.value(conn, "select pgq_task.sweep()"):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+KEYS = " from unnest('{a,a,a,b,b,b}'::text[]) k"
+MANY = "push_many('orders', array_fill('1'::jsonb, array[6]), order_keys => '{a,a,a,b,b,b}')"
+WAYS = {
+    "one by one": "",
+    "in one statement": f"push('orders', '1', order_key => k) {KEYS}",
+    "many": MANY,
+    "modify": "modify('w', (select jsonb_agg("
+    f"jsonb_build_object('queue', 'orders', 'order_key', k)) {KEYS}))",
+    "unique keys": "push('orders', '1', order_key => k, unique_key => gen_random_uuid()::text)"
+    + KEYS,
+    "moved there": """change_tasks('others', '{}', '{"queue": "orders"}')""",
+}
 
 
-def one_by_one(conn: Connection) -> None:
-    for key in "aaabbb":
-        push(conn, key)
+def push_all(conn: Connection, way: str) -> None:
+    """Three tasks of each of two keys."""
+    if way == "moved there":
+        conn.execute("select pgq_task.create_queue('others')")
+        conn.execute(f"select pgq_task.{MANY.replace('orders', 'others')}".encode())
+    if WAYS[way]:
+        conn.execute(f"select pgq_task.{WAYS[way]}".encode())
+    else:
+        for key in "aaabbb":
+            push(conn, key)
 
 
-def in_a_transaction(conn: Connection) -> None:
-    with conn.transaction():
-        one_by_one(conn)
-
-
-def in_one_statement(conn: Connection) -> None:
-    conn.execute(
-        "select pgq_task.push('orders', '1', order_key => k) from unnest('{a,a,a,b,b,b}'::text[]) k"
-    )
-
-
-def many(conn: Connection) -> None:
-    conn.execute(
-        "select pgq_task.push_many('orders', array_fill('1'::jsonb, array[6]),"
-        " order_keys => '{a,a,a,b,b,b}')"
-    )
-
-
-def with_modify(conn: Connection) -> None:
-    tasks.modify(conn, inserts=[{"queue": Q, "order_key": key} for key in "aaabbb"])
-
-
-def with_unique_keys(conn: Connection) -> None:
-    for key in "aaabbb":
-        tasks.push(conn, Q, order_key=key, unique_key=str(uuid4()))
-
-
-def moved_there(conn: Connection) -> None:
-    conn.execute("select pgq_task.create_queue('others')")
-    for key in "aaabbb":
-        tasks.push(conn, "others", order_key=key)
-    conn.execute("""select pgq_task.change_tasks('others', '{}', '{"queue": "orders"}')""")
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        one_by_one,
-        in_a_transaction,
-        in_one_statement,
-        many,
-        with_modify,
-        with_unique_keys,
-        moved_there,
-    ],
-)
-def test_only_the_first_of_each_key_stands_in_the_lane(
-    conn: Connection, way: Callable[[Connection], None]
-) -> None:
-    way(conn)
+@pytest.mark.parametrize("way", WAYS)
+def test_only_the_first_of_each_key_stands_in_the_lane(conn: Connection, way: str) -> None:
+    push_all(conn, way)
     assert ops.value(conn, IN_LANE) == [1, 4]
     assert [take(conn) for _ in range(4)] == [[1, 4], [2, 5], [3, 6], []]
-    way(conn)
-    assert ops.value(conn, IN_LANE) == [7, 10]
     with conn.transaction():
-        way(conn)
+        push_all(conn, way)
         assert ops.value(conn, IN_LANE) == [7, 10]
+    push_all(conn, way)
+    assert ops.value(conn, IN_LANE) == [7, 10]
 
 
 def test_tasks_without_a_key_among_many_stand_in_the_lane(conn: Connection) -> None:
@@ -141,12 +104,10 @@ def test_a_task_pushed_while_the_one_before_is_being_finished_is_found(
 ) -> None:
     push(conn)
     worker, pusher = connect(autocommit=False), connect()
-    ((task, version),) = tasks.claim(conn, Q)
-    worker.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+    tasks.finish(worker, *tasks.claim(conn, Q))
     push(pusher)
-    for _ in range(2):
-        # It is left to the next one, as long as it is not known how that ends.
-        sweep(conn)
+    # It is left to the next one, as long as it is not known how that ends.
+    sweep(conn, 2)
     worker.commit()
     sweep(conn)
     assert take(conn) == [2]
@@ -187,18 +148,5 @@ def test_a_scheduled_task_keeps_its_time(conn: Connection) -> None:
         "select pgq_task.push_many('orders', array['1'::jsonb], delay => '1 hour',"
         " order_keys => array['k'])"
     )
-    assert [
-        task_id for task_id, status in tasks.statuses(conn).items() if status == "scheduled"
-    ] == [
-        later,
-        later + 1,
-    ]
-
-
-def test_keys_of_a_queue_that_is_dropped_are_forgotten(conn: Connection) -> None:
-    push(conn)
-    push(conn)
-    assert ops.value(conn, "select count(*) from pgq_task.to_release") == 1
-    conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
-    sweep(conn)
-    assert ops.value(conn, "select count(*) from pgq_task.to_release") == 0
+    found = [task for task, status in tasks.statuses(conn).items() if status == "scheduled"]
+    assert found == [later, later + 1]

@@ -9,10 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgqpy.errors import TaskQueueNotFound, from_psycopg
+from pgqpy.errors import TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import refused
 
 Q = "mails"
 OTHER = "another"
@@ -36,8 +38,7 @@ def wait(conn: Connection) -> Iterator[Wait]:
 
         def begin(caller: Connection, call: Call) -> Future[Any]:
             begun = pool.submit(call, caller)
-            while not begun.done() and not ops.value(conn, blocked, caller.info.backend_pid):
-                conn.execute("select pg_sleep(0.01)")
+            wait_until(lambda: begun.done() or ops.value(conn, blocked, caller.info.backend_pid))
             return begun
 
         yield begin
@@ -45,13 +46,6 @@ def wait(conn: Connection) -> Iterator[Wait]:
 
 def run(statement: str, *parameters: object) -> Call:
     return lambda conn: conn.execute(statement.encode(), parameters).fetchall()
-
-
-def assert_gone(begun: Future[Any]) -> None:
-    """Check that the error says that the queue is gone."""
-    with pytest.raises(psycopg.Error) as caught:
-        begun.result()
-    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound), caught.value
 
 
 def sequence(conn: Connection, name: str, queue: str = Q) -> str:
@@ -106,76 +100,78 @@ def test_tasks_that_waited_for_limits_are_changed_in_the_order_in_which_others_l
     assert len(changing.result()) == 2
 
 
-def test_setting_limits_waits_for_a_drop_and_fails(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
-    writer, dropper, admin = connect(autocommit=False), connect(), connect()
-    tasks.push(writer, Q)
-    dropping = wait(dropper, run(DROP))
-    limiting = wait(admin, run("select pgq_task.set_limits('mails', 5)"))
-    writer.commit()
-    dropping.result()
-    assert_gone(limiting)
+PUSH, WAITING = "push('mails', '1')", "set_waiting('{mails}')"
+PUSH_PERIODIC = "push_periodic('p', last_due, n, array[n])"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
-    "push",
+    ("holds", "call"),
     [
-        run("select pgq_task.push_many('mails', array['1'::jsonb], priority => 5)"),
-        lambda conn: tasks.push(conn, Q, unique_key="k", priority=5),
+        (PUSH, "set_limits('mails', 5)"),
+        (PUSH, "restrict_queue('mails', false)"),
+        (WAITING, "push_many('mails', array['1'::jsonb], priority => 5)"),
+        (WAITING, "push('mails', '1', unique_key => 'k', priority => 5)"),
+        (WAITING, f"{PUSH_PERIODIC} from pgq_task.periodic, clock_timestamp() n"),
     ],
-    ids=["push_many", "push_once"],
 )
-def test_pushing_with_a_new_priority_waits_for_a_drop_and_fails(
-    conn: Connection, connect: Connect, wait: Wait, push: Call
+def test_a_call_that_waits_for_a_drop_fails_or_does_nothing(
+    conn: Connection, connect: Connect, wait: Wait, holds: str, call: str
 ) -> None:
-    waker, dropper, writer = connect(autocommit=False), connect(), connect()
-    waker.execute("select pgq_task.set_waiting('{mails}')")
+    """The drop waits itself, for a session that has used the queue."""
+    if "periodic" in call:
+        conn.execute("select pgq_task.set_periodic('p', 'mails', '* * * * *', 'UTC', '1')")
+    conn.execute("select pgq_task.restrict_queue('mails', %s)", ["restrict" in call])
+    holder, dropper, other = connect(autocommit=False), connect(), connect()
+    holder.execute(f"select pgq_task.{holds}".encode())
     dropping = wait(dropper, run(DROP))
-    pushing = wait(writer, push)
-    waker.commit()
+    calling = wait(other, run(f"select pgq_task.{call}"))
+    holder.commit()
     dropping.result()
-    assert_gone(pushing)
-    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+    if "periodic" in call:
+        assert calling.result() == [(False,)]
+    else:
+        refused(calling.result, TaskQueueNotFound)
+    assert tasks.statuses(conn) == {}
 
 
-def test_a_periodic_task_waits_for_a_drop_and_is_gone(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
-    conn.execute("select pgq_task.set_periodic('p', 'mails', '* * * * *', 'UTC', '1')")
-    due = ops.value(conn, "select last_due from pgq_task.periodic")
-    waker, dropper, worker = connect(autocommit=False), connect(), connect()
-    waker.execute("select pgq_task.set_waiting('{mails}')")
-    dropping = wait(dropper, run(DROP))
-    now = "clock_timestamp()"
-    push = f"select pgq_task.push_periodic('p', %s, n, array[n]) from {now} n"
-    pushing = wait(worker, run(push, due))
-    waker.commit()
-    dropping.result()
-    assert pushing.result() == [(False,)]
+MODIFY = "modify('w', {} => jsonb_build_array(jsonb_build_object({} 'queue', 'mails')))"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "call",
     [
-        "select pgq_task.set_periodic('p', 'mails', '* * * * *', 'UTC', '1')",
-        "select pgq_task.grant_queue('mails', '{read}', 'pgq_reader')",
-        "select pgq_task.restrict_queue('mails', false)",
-        "select pgq_task.set_limits('mails', 5)",
-        "select pgq_task.list_tasks('mails')",
+        "push('mails', '1')",
+        "push('mails', '1', priority => 7)",
+        "push('mails', '1', unique_key => 'k')",
+        "push_many('mails', array['1'::jsonb])",
+        MODIFY.format("inserts", ""),
+        MODIFY.format("changes", "'id', (select id from pgq_task.task), 'version', 1,"),
+        "claim('{mails}', 'w')",
+        "finish_and_claim('w', id, version, 'mails') from pgq_task.claim('{another}', 'w')",
+        "set_periodic('p', 'mails', '* * * * *', 'UTC', '1')",
+        "grant_queue('mails', '{read}', 'pgq_reader')",
+        "restrict_queue('mails', false)",
+        "set_limits('mails', 5)",
+        "list_tasks('mails')",
     ],
 )
 def test_a_call_behind_a_drop_fails_or_finds_nothing(
     conn: Connection, connect: Connect, wait: Wait, call: str
 ) -> None:
+    conn.execute("delete from pgq_task.task")
+    tasks.push(conn, OTHER)
     dropper, other = connect(autocommit=False), connect()
     dropper.execute(DROP)
-    calling = wait(other, run(call))
+    calling = wait(other, run(f"select pgq_task.{call}"))
     dropper.commit()
     if "list_tasks" in call:
         assert calling.result() == []
     else:
-        assert_gone(calling)
+        refused(calling.result, TaskQueueNotFound)
+    sizes = "select total from pgq_task.get_queue_info() where queue_name = 'another'"
+    assert ops.value(conn, sizes) == 1
 
 
 def test_counting_tasks_while_a_queue_is_dropped_goes_on(
@@ -188,19 +184,6 @@ def test_counting_tasks_while_a_queue_is_dropped_goes_on(
     counting = wait(other, run(sizes))
     dropper.commit()
     assert counting.result() == [(1,)]
-
-
-def test_opening_a_queue_waits_for_a_drop_and_fails(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
-    conn.execute("select pgq_task.restrict_queue('mails')")
-    writer, dropper, admin = connect(autocommit=False), connect(), connect()
-    tasks.push(writer, Q)
-    dropping = wait(dropper, run(DROP))
-    opening = wait(admin, run("select pgq_task.restrict_queue('mails', false)"))
-    writer.commit()
-    dropping.result()
-    assert_gone(opening)
 
 
 def test_a_worker_that_finishes_one_of_a_queue_that_is_being_dropped_has_lost_it(
@@ -220,6 +203,7 @@ def test_a_worker_that_finishes_one_of_a_queue_that_is_being_dropped_has_lost_it
     assert caught.value.sqlstate == "PQ071"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("names", ["deleted_{}", "ahead_{}_0", "ahead_{}_5", "low_{}_0"])
 @pytest.mark.parametrize(
     "call",
@@ -244,7 +228,7 @@ def test_lanes_are_dropped_in_the_order_in_which_they_are_looked_at(
     holder.commit()
     dropping.result()
     if "claim" in call:
-        assert_gone(calling)
+        refused(calling.result, TaskQueueNotFound)
     else:
         calling.result()
 
