@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from decimal import Decimal
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ from pgqpy.errors import InvalidTask, TaskConflict
 from pgqpy.retry import Retry
 from pgqpy.tasks import TaskApp, Tasks, TaskWorker, current_job
 from tests.fixtures import task_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import running
 from tests.fixtures.queue_ops import value
 
 QUEUE = "work"
@@ -32,43 +35,30 @@ def app(conn: Connection) -> TaskApp:
 @pytest.fixture(params=["sync", "async"])
 def started(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Iterator[Callable[[], None]]:
     """``started()`` has a worker of either kind in the background."""
-    stops: list[Callable[[], object]] = []
-    threads: list[threading.Thread] = []
+    stops: Queue[Callable[[], object]] = Queue()
 
-    def begin() -> None:
-        if request.param == "sync":
-            worker = app.worker(dsn)
-            stops.append(worker.stop)
-            run = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
-        else:
-            ready = threading.Event()
+    async def work() -> None:
+        worker = app.async_worker(dsn)
+        loop = asyncio.get_running_loop()
+        stops.put(lambda: loop.call_soon_threadsafe(worker.stop))
+        await worker.run(handle_signals=False)
 
-            async def work() -> None:
-                other = app.async_worker(dsn)
-                loop = asyncio.get_running_loop()
-                stops.append(lambda: loop.call_soon_threadsafe(other.stop))
-                ready.set()
-                await other.run(handle_signals=False)
+    with ExitStack() as stack:
 
-            run = threading.Thread(target=lambda: asyncio.run(work()))
-        threads.append(run)
-        run.start()
-        if request.param == "async":
-            assert ready.wait(PATIENCE)
+        def begin() -> None:
+            if request.param == "sync":
+                stack.enter_context(running(app.worker(dsn)))
+            else:
+                thread = threading.Thread(target=lambda: asyncio.run(work()))
+                thread.start()
+                stack.callback(thread.join)
+                stack.callback(stops.get(timeout=PATIENCE))
 
-    yield begin
-    for stop in stops:
-        stop()
-    for thread in threads:
-        thread.join()
+        yield begin
 
 
-def wait_for(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+def is_buried(conn: Connection, task: int) -> bool:
+    return bool(ops.task_of(conn, task)["queue"] == "work.failed")
 
 
 def test_progress_is_seen_while_a_job_runs(
@@ -87,18 +77,35 @@ def test_progress_is_seen_while_a_job_runs(
     started()
     tasks = Tasks(conn)
     try:
-        [progress] = wait_for(tasks.progress)
+        [progress] = wait_until(tasks.progress)
         assert (progress.id, progress.queue) == (task, QUEUE)
         assert (progress.done, progress.total, progress.note) == (40, 100, "pages")
         assert progress.cancelled is None
         go_on.set()
-        wait_for(lambda: tasks.progress(QUEUE, ids=[task])[0].done == 41)
+        wait_until(lambda: tasks.progress(QUEUE, ids=[task])[0].done == 41)
         assert tasks.progress(ids=[task + 1]) == []
     finally:
         go_on.set()
         end.set()
-    wait_for(lambda: not ops.statuses(conn))
+    wait_until(lambda: not ops.statuses(conn))
     assert tasks.progress() == []
+
+
+def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, dsn: str) -> None:
+    end = threading.Event()
+    said: list[tuple[Any, ...]] = [(1, None, 7), (2.5, 10, "a\0b"), (Decimal(3), None, "\ud800")]
+
+    @app.task
+    def job(number: int) -> None:
+        current_job().progress(*said[number])
+        assert end.wait(PATIENCE)
+
+    for number in range(3):
+        job.push(conn, number)
+    with running(app.worker(dsn, concurrency=3)):
+        found = wait_until(lambda: len(all_of := Tasks(conn).progress()) == 3 and all_of)
+        end.set()
+    assert {(each.done, each.note) for each in found} == {(1, "7"), (2.5, "ab"), (3, "?")}
 
 
 def test_of_a_task_that_says_more_than_once_how_far_it_is_the_last_counts(
@@ -117,30 +124,6 @@ def test_of_a_task_that_says_more_than_once_how_far_it_is_the_last_counts(
     assert [(each.done, each.note) for each in Tasks(conn).progress(ids=[two])] == [(3, None)]
 
 
-def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, dsn: str) -> None:
-    end = threading.Event()
-    said: list[tuple[Any, ...]] = [(1, None, 7), (2.5, 10, "a\0b"), (Decimal(3), None, "\ud800")]
-
-    @app.task
-    def job(number: int) -> None:
-        current_job().progress(*said[number])
-        assert end.wait(PATIENCE)
-
-    for number in range(3):
-        job.push(conn, number)
-    worker = app.worker(dsn, concurrency=3)
-    thread = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
-    thread.start()
-    try:
-        wait_for(lambda: len(Tasks(conn).progress()) == 3)
-        heard = {(each.done, each.note) for each in Tasks(conn).progress()}
-        assert heard == {(1, "7"), (2.5, "ab"), (3, "?")}
-    finally:
-        end.set()
-        worker.stop()
-        thread.join()
-
-
 def test_a_job_that_looks_hears_that_it_is_cancelled(
     app: TaskApp,
     conn: Connection,
@@ -152,7 +135,7 @@ def test_a_job_that_looks_hears_that_it_is_cancelled(
     @app.task
     def job() -> None:
         begun.set()
-        wait_for(lambda: current_job().cancelled)
+        wait_until(lambda: current_job().cancelled)
         # A repeated request a second later changes nothing.
         time.sleep(1.5)
         current_job().progress(1)
@@ -163,9 +146,8 @@ def test_a_job_that_looks_hears_that_it_is_cancelled(
     assert begun.wait(PATIENCE)
     tasks = Tasks(conn)
     assert not tasks.cancel(task, "too expensive")
-    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
-    row = ops.task(conn, task)
-    assert row is not None
+    wait_until(lambda: is_buried(conn, task))
+    row = ops.task_of(conn, task)
     assert row["headers"]["reason"].startswith("cancelled: too expensive")
     told = [record for record in caplog.records if "is cancelled" in record.message]
     assert len(told) == 1
@@ -189,7 +171,7 @@ def test_a_job_of_asyncio_is_interrupted(
     started()
     assert begun.wait(PATIENCE)
     assert not Tasks(conn).cancel(task)
-    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    wait_until(lambda: is_buried(conn, task))
     assert ended == ["cleaned up"]
     # Sent back it is done like any other: it was that attempt which was cancelled.
     begun.clear()
@@ -198,19 +180,10 @@ def test_a_job_of_asyncio_is_interrupted(
         ended.append("done")
 
     app.jobs["job"].function = other
-    wait_for(lambda: not ops.rows(conn, "select * from pgq_task.cancellation"))
+    wait_until(lambda: not ops.rows(conn, "select * from pgq_task.cancellation"))
     conn.execute("select pgq_task.requeue('work.failed')")
-    wait_for(lambda: not ops.statuses(conn))
+    wait_until(lambda: not ops.statuses(conn))
     assert ended == ["cleaned up", "done"]
-
-
-def test_an_unclaimed_task_is_deleted(app: TaskApp, conn: Connection) -> None:
-    tasks = Tasks(conn)
-    task = tasks.push(QUEUE, None, delay=3600)
-    assert tasks.cancel(task)
-    assert not ops.statuses(conn)
-    with pytest.raises(TaskConflict, match=f"there is no task {task}"):
-        tasks.cancel(task)
 
 
 def test_the_worker_that_takes_over_a_task_learns_of_its_cancelling(
@@ -218,7 +191,7 @@ def test_the_worker_that_takes_over_a_task_learns_of_its_cancelling(
 ) -> None:
     @app.task
     def job() -> None:
-        wait_for(lambda: current_job().cancelled)
+        wait_until(lambda: current_job().cancelled)
         current_job().check_cancelled()
 
     task = job.push(conn)
@@ -226,31 +199,46 @@ def test_the_worker_that_takes_over_a_task_learns_of_its_cancelling(
     assert not Tasks(conn).cancel(task)
     conn.execute("update pgq_task.task set lease = clock_timestamp()")
     started()
-    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    wait_until(lambda: is_buried(conn, task))
 
 
-def test_cancelling_does_not_wait_for_finishing(
-    app: TaskApp, conn: Connection, connect: Connect
+@pytest.mark.parametrize("end", ["finish('w', %s, %s)", "fail('w', %s, %s, 'no luck')"])
+def test_cancelling_does_not_wait_for_the_end(
+    app: TaskApp, conn: Connection, connect: Connect, end: str
 ) -> None:
     task = ops.push(conn, QUEUE)
-    [(_, version)] = ops.claim(conn, QUEUE)
     other = connect(autocommit=False)
-    other.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+    other.execute(f"select pgq_task.{end}".encode(), ops.claim(conn, QUEUE)[0])
     assert not Tasks(conn).cancel(task)
     other.commit()
-    assert not ops.statuses(conn)
+    # What has failed meanwhile is buried by the next sweep.
+    ops.sweep(conn)
+    assert ops.statuses(conn) == ({task: "available"} if "fail" in end else {})
+    assert "finish" in end or is_buried(conn, task)
 
 
 def test_cancelled_tasks_are_forgotten_where_no_worker_looks(
     app: TaskApp, conn: Connection
 ) -> None:
     tasks = Tasks(conn)
+    known = "select array_agg(id) from pgq_task.cancellation"
     for _ in range(3):
         ops.push(conn, QUEUE)
         [task] = tasks.try_claim(QUEUE)
         assert not tasks.cancel(task.id)
         tasks.finish(task)
-    assert len(ops.rows(conn, "select * from pgq_task.cancellation")) == 1
+    assert value(conn, known) == [task.id]
+    running = ops.push(conn, QUEUE)
+    ops.claim(conn, QUEUE)
+    assert not tasks.cancel(running)
+    ops.sweep(conn)
+    assert value(conn, known) == [running]
+    # One that is not claimed is deleted.
+    free = tasks.push(QUEUE, None, delay=3600)
+    assert tasks.cancel(free)
+    assert ops.task(conn, free) is None
+    with pytest.raises(TaskConflict, match=f"there is no task {free}"):
+        tasks.cancel(free)
 
 
 def test_a_task_that_was_cancelled_is_done_when_it_is_sent_back(
@@ -265,7 +253,7 @@ def test_a_task_that_was_cancelled_is_done_when_it_is_sent_back(
         done.append(False)
         if not again:
             assert not tasks.cancel(current_job().task.id, "mistake")
-        deadline = time.monotonic() + (2.5 if again else PATIENCE)
+        deadline = time.monotonic() + (1.5 if again else PATIENCE)
         while time.monotonic() < deadline:
             current_job().check_cancelled()
             time.sleep(0.05)
@@ -289,25 +277,18 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
     tasks = Tasks(conn)
 
     def told() -> list[str]:
-        reasons = [
-            row["reason"]
-            for row in ops.rows(conn, "select * from pgq_task.heartbeat('w', %s)", [task])
-        ]
+        rows = ops.rows(conn, "select reason from pgq_task.heartbeat('w', %s)", [task])
+        reasons = [row["reason"] for row in rows]
         assert [each.cancelled for each in tasks.progress()] == reasons
         return reasons
-
-    def renew() -> int:
-        return int(
-            value(conn, "select version from pgq_task.renew('w', %s, %s)", [task], [version])
-        )
 
     assert not tasks.cancel(task, "first")
     assert not tasks.cancel(task, "second")
     assert told() == ["first"]
-    version = renew()
+    version = value(conn, "select version from pgq_task.renew('w', %s, %s)", [task], [version])
     assert told() == ["first"]
     if end == "fail":
-        conn.execute("select pgq_task.fail('w', %s, %s, 'x', final => true)", [task, version])
+        ops.fail(conn, (task, version), final=True)
         conn.execute("select pgq_task.requeue('work.failed')")
     elif end == "lost":
         conn.execute("select pgq_task._lost_to_error_queue(%s)", [task])
@@ -322,7 +303,7 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
             version = moved
     else:
         if end == "finish":
-            conn.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+            ops.finish(conn, (task, version))
         elif end == "delete":
             ops.modify(conn, deletes=[(task, version)])
         else:
@@ -337,107 +318,67 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
     assert told() == ["third"]
 
 
-def test_cancelled_tasks_are_forgotten_by_a_sweep(app: TaskApp, conn: Connection) -> None:
-    ops.push(conn, QUEUE)
-    ops.push(conn, QUEUE)
-    claimed = ops.claim(conn, QUEUE, number=2)
-    for task, _ in claimed:
-        assert not Tasks(conn).cancel(task)
-    conn.execute("select pgq_task.finish('w', %s, %s)", claimed[0])
-    assert value(conn, "select pgq_task.sweep()")
-    assert ops.rows(conn, "select id from pgq_task.cancellation") == [{"id": claimed[1][0]}]
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("done", "total"), [(-1, None), (1, -5), (float("nan"), None), (10**400, None), ("x", None)]
-)
-def test_progress_that_makes_no_sense_is_refused(
-    app: TaskApp, conn: Connection, dsn: str, done: Any, total: float | None
-) -> None:
-    seen: list[str] = []
+def test_progress_that_makes_no_sense_is_refused(app: TaskApp, conn: Connection, dsn: str) -> None:
+    wrong: list[Any] = [(-1, None), (1, -5), (float("nan"), None), (10**400, None), ("x", None)]
+    seen: list[object] = []
 
     @app.task
     def job() -> None:
-        with pytest.raises(InvalidTask, match="a progress of"):
-            current_job().progress(done, total)
-        seen.append("refused")
+        for done, total in wrong:
+            with pytest.raises(InvalidTask, match="a progress of"):
+                current_job().progress(done, total)
+            seen.append(done)
 
     job.push(conn)
     app.worker(dsn).run(until_empty=True)
-    assert seen == ["refused"]
+    assert len(seen) == len(wrong)
 
 
-# --- a cancellation outlives attempts
-
-
+NAMED = "jsonb_build_array(jsonb_build_object('id', %(id)s::bigint, 'version', %(version)s::int4"
 ENDS = {
     "fail": "select pgq_task.fail('w', %(id)s, %(version)s, 'no luck')",
     "failed for an hour": "select pgq_task.fail('w', %(id)s, %(version)s, 'no luck', '1 h')",
     "release": "select pgq_task.release('w', array[%(id)s], array[%(version)s])",
     "retry": "select pgq_task.release('w', array[%(id)s], array[%(version)s], '{1 h}')",
     "lease": "update pgq_task.task set lease = clock_timestamp() where id = %(id)s",
-    "change": """
-        select pgq_task.modify('w', changes => jsonb_build_array(
-            jsonb_build_object('id', %(id)s::bigint, 'version', %(version)s::int4)))""",
-    "moved to where it is": """
-        select pgq_task.modify('w', changes => jsonb_build_array(
-            jsonb_build_object('id', %(id)s::bigint, 'version', %(version)s::int4)
-            || '{"queue": "work"}'))""",
-    "change of many": """
-        select pgq_task.change_tasks(
-            'work', jsonb_build_object('ids', array[%(id)s::bigint]), '{"priority": 1}',
-            claimed => true)""",
+    "change": f"select pgq_task.modify('w', changes => {NAMED})))",
+    "moved to where it is": f"select pgq_task.modify('w', changes => {NAMED}, 'queue', 'work')))",
+    "change of many": "select pgq_task.change_tasks('work', jsonb_build_object("
+    "'ids', array[%(id)s::bigint]), '{\"priority\": 1}', claimed => true)",
 }
 
 
-@pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_cancelled_task_is_not_tried_again_however_its_attempt_ends(
-    app: TaskApp, conn: Connection, end: str, limited: bool
+    app: TaskApp, conn: Connection, end: str
 ) -> None:
     tasks = Tasks(conn)
-    if limited:
-        tasks.set_limits(QUEUE, max_running=5)
-    keys = ["k", "k", None]
-    ids = [ops.push(conn, QUEUE, order_key=key) for key in keys]
-    [(task, version)] = ops.claim(conn, QUEUE, number=1)
-    assert task == ids[0]
-    assert not tasks.cancel(task, "too expensive")
-    conn.execute(ENDS[end].encode(), {"id": task, "version": version})
-    assert {each for each, _ in ops.claim(conn, QUEUE, number=5)} <= {*ids[1:]}
-    if end == "lease":
-        tasks.create_queue("other")
-        ops.push(conn, "other")
-        [other] = ops.claim(conn, "other")
-        next_one = "select id from pgq_task.finish_and_claim('w', %s, %s, %s)"
-        assert value(conn, next_one, *other, QUEUE) is None
-        assert value(conn, "select pgq_task.sweep()")
-    row = ops.task(conn, task)
-    assert row is not None
-    assert row["queue"] == "work.failed"
-    assert row["headers"]["reason"].startswith("cancelled: too expensive")
-    assert ("no luck" in row["error"]) == end.startswith("fail")
-    # Tasks behind it go on.
-    ops.claim(conn, QUEUE, number=5)
-    assert {ops.statuses(conn)[each] for each in ids[1:]} == {"claimed"}
-    # Sent back it is done.
-    assert tasks.requeue("work.failed") == 1
-    assert [each for each, _ in ops.claim(conn, QUEUE, number=5)] == [task]
-    assert not ops.rows(conn, "select * from pgq_task.heartbeat('w', %s)", [task])
-
-
-def test_what_is_failed_while_it_is_cancelled_is_buried_by_the_next_sweep(
-    app: TaskApp, conn: Connection, connect: Connect
-) -> None:
-    task = ops.push(conn, QUEUE)
-    [(_, version)] = ops.claim(conn, QUEUE)
-    other = connect(autocommit=False)
-    other.execute("select pgq_task.fail('w', %s, %s, 'no luck')", [task, version])
-    assert not Tasks(conn).cancel(task, "too expensive")
-    other.commit()
-    assert value(conn, "select pgq_task.sweep()")
-    assert (ops.task(conn, task) or {})["queue"] == "work.failed"
+    tasks.create_queue("other")
+    for limit in (None, 5):
+        tasks.set_limits(QUEUE, max_running=limit)
+        ids = [ops.push(conn, QUEUE, order_key=key) for key in ("k", "k", None)]
+        [(task, version)] = ops.claim(conn, QUEUE, number=1)
+        assert task == ids[0]
+        assert not tasks.cancel(task, "too expensive")
+        conn.execute(ENDS[end].encode(), {"id": task, "version": version})
+        assert {*ops.ids(ops.claim(conn, QUEUE, number=5))} <= {*ids[1:]}
+        if end == "lease":
+            ops.push(conn, "other")
+            next_one = "select id from pgq_task.finish_and_claim('w', %s, %s, %s)"
+            assert value(conn, next_one, *ops.claim(conn, "other")[0], QUEUE) is None
+            ops.sweep(conn)
+        row = ops.task_of(conn, task)
+        assert row["queue"] == "work.failed"
+        assert row["headers"]["reason"].startswith("cancelled: too expensive")
+        assert ("no luck" in row["error"]) == end.startswith("fail")
+        # Tasks behind it go on.
+        ops.claim(conn, QUEUE, number=5)
+        assert {ops.statuses(conn)[each] for each in ids[1:]} == {"claimed"}
+        # Sent back it is done.
+        assert tasks.requeue("work.failed") == 1
+        assert ops.ids(ops.claim(conn, QUEUE, number=5)) == [task]
+        assert not ops.rows(conn, "select * from pgq_task.heartbeat('w', %s)", [task])
+        conn.execute("delete from pgq_task.task")
 
 
 @pytest.mark.parametrize("kind", ["fails", "asks for Retry", "raises Retry"])
@@ -464,10 +405,10 @@ def test_a_job_that_is_cancelled_and_does_not_look_runs_no_second_time(
 
     task = job.push(conn)
     started()
-    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    wait_until(lambda: is_buried(conn, task))
     assert runs == [1]
     if kind == "fails":
-        wait_for(lambda: [each for each in caplog.messages if "goes to the error queue" in each])
+        wait_until(lambda: [each for each in caplog.messages if "goes to the error queue" in each])
         assert "work.failed (cancelled: too expensive) after attempt 1: ValueError" in caplog.text
 
 
@@ -516,6 +457,5 @@ def test_a_claimed_task_that_was_cancelled_does_not_start(
     assert len(begun) < concurrency
     assert {*seen} | {*cancelled} == {*range(200)}
     buried = ops.rows(conn, "select error from pgq_task.tasks where queue = 'work.failed'")
-    assert [row["error"] for row in buried] == ["cancelled: all of them"] * len(
-        {*cancelled} - {*seen}
-    )
+    never = {*cancelled} - {*seen}
+    assert [row["error"] for row in buried] == ["cancelled: all of them"] * len(never)

@@ -37,10 +37,6 @@ def role(conn: Connection) -> Iterator[str]:
     conn.execute("drop role finish_and_claim_test")
 
 
-def nothing(tasks: Tasks) -> None:
-    """Check that there is no other task."""
-
-
 def usual(tasks: Tasks) -> None:
     tasks.push_many("work", range(20))
 
@@ -56,31 +52,12 @@ def only_a_lower_one(tasks: Tasks) -> None:
     tasks.push("work", "low", priority=-5)
 
 
-def later(tasks: Tasks) -> None:
-    tasks.push("work", "later", delay=3600)
-
-
 def ordered(tasks: Tasks) -> None:
     tasks.push_many("work", range(3), order_keys=["a", "a", "b"])
     # As a sweep does it, after a while, with those that have to wait.
     tasks.conn.execute(
         "select pgq_task._hold_back(id) from pgq_task.task where order_key = 'a' and lease is null"
     )
-
-
-def paused(tasks: Tasks) -> None:
-    usual(tasks)
-    tasks.pause("work")
-
-
-def kept(tasks: Tasks) -> None:
-    usual(tasks)
-    tasks.set_config("work", "keep", "1 hour")
-
-
-def limited(tasks: Tasks) -> None:
-    usual(tasks)
-    tasks.set_limits("work", max_running=1)
 
 
 def used_up(tasks: Tasks) -> None:
@@ -104,11 +81,6 @@ def given_up(tasks: Tasks) -> None:
     )
 
 
-def died(tasks: Tasks) -> None:
-    given_up(tasks)
-    tasks.set_config("work", "max_attempts", "2")
-
-
 def state(tasks: Tasks) -> list[Any]:
     return [tasks.conn.execute(statement).fetchall() for statement in (LEFT, KEPT)]
 
@@ -123,31 +95,30 @@ def without_times(task: Task) -> tuple[Any, ...]:
     return task.id, task.version, task.queue, task.priority, task.attempts, task.payload, task.error
 
 
+BESIDE: dict[str, list[Callable[[Tasks], object]]] = {
+    "nothing": [],
+    "usual": [usual],
+    "higher": [higher_one],
+    "lower": [only_a_lower_one],
+    "later": [lambda tasks: tasks.push("work", "later", delay=3600)],
+    "ordered": [ordered],
+    "paused": [usual, lambda tasks: tasks.pause("work")],
+    "kept": [usual, lambda tasks: tasks.set_config("work", "keep", "1 hour")],
+    "limited": [usual, lambda tasks: tasks.set_limits("work", max_running=1)],
+    "used up": [used_up],
+    "claimed by another": [claimed_by_another],
+    "given up": [given_up],
+    "died": [given_up, lambda tasks: tasks.set_config("work", "max_attempts", "2")],
+}
+
+
 @pytest.mark.parametrize("order_key", [None, "a"])
-@pytest.mark.parametrize(
-    "beside",
-    [
-        nothing,
-        usual,
-        higher_one,
-        only_a_lower_one,
-        later,
-        ordered,
-        paused,
-        kept,
-        limited,
-        used_up,
-        claimed_by_another,
-        given_up,
-        died,
-    ],
-)
-def test_it_does_what_finish_and_claim_do(
-    tasks: Tasks, beside: Callable[[Tasks], None], order_key: str | None
-) -> None:
+@pytest.mark.parametrize("beside", BESIDE)
+def test_it_does_what_finish_and_claim_do(tasks: Tasks, beside: str, order_key: str | None) -> None:
     tasks.push("work", "first", order_key=order_key)
     (task,) = tasks.try_claim("work")
-    beside(tasks)
+    for arrange in BESIDE[beside]:
+        arrange(tasks)
     start = counts(tasks)
     with tasks.conn.transaction(force_rollback=True):
         tasks.finish(task, "result")
@@ -164,23 +135,19 @@ def test_it_does_what_finish_and_claim_do(
     assert [end[n] - between[n] for n in (0, 1)] == [between[n] - start[n] for n in (0, 1)]
 
 
-def test_the_lease_is_as_long_as_it_is_said(tasks: Tasks) -> None:
-    tasks.push_many("work", range(3))
-    (task,) = tasks.try_claim("work")
-    for lease, seconds in ((None, 30), (60, 60)):
-        before = datetime.now(UTC)
-        claimed = tasks.finish_and_claim(task, lease=lease)
-        after = datetime.now(UTC)
-        assert claimed is not None
-        assert before <= claimed.lease - timedelta(seconds=seconds) <= after
-        task = claimed
-
-
 def test_all_are_worked_off_one_after_the_other(tasks: Tasks) -> None:
     """Among eight or so that wait it takes any, and steps over none for good."""
     ids = tasks.push_many("work", range(200))
     (task,) = tasks.try_claim("work")
     done = [task.id]
+    # The lease is as long as it is said.
+    for lease, seconds in ((None, 30), (60, 60)):
+        before = datetime.now(UTC)
+        claimed = tasks.finish_and_claim(task, lease=lease)
+        assert claimed is not None
+        assert before <= claimed.lease - timedelta(seconds=seconds) <= datetime.now(UTC)
+        done.append(claimed.id)
+        task = claimed
     while (claimed := tasks.finish_and_claim(task)) is not None:
         task = claimed
         done.append(task.id)
@@ -226,30 +193,19 @@ def test_it_is_no_way_around_the_rights_of_a_restricted_queue(
     assert state(tasks) == before
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_what_makes_no_sense_finishes_nothing(tasks: Tasks) -> None:
+    usual(tasks)
+    (task,) = tasks.try_claim("work", lease=0.001)
+    before = state(tasks)
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"queue": "nowhere"}, errors.TaskQueueNotFound),
         ({"lease": 0}, errors.InvalidTask),
         ({"lease": -1}, errors.InvalidTask),
-    ],
-)
-def test_what_makes_no_sense_finishes_nothing(
-    tasks: Tasks, arguments: dict[str, Any], error: type[Exception]
-) -> None:
-    usual(tasks)
-    (task,) = tasks.try_claim("work")
-    before = state(tasks)
-    with pytest.raises(error):
-        tasks.finish_and_claim(task, **arguments)
-    assert state(tasks) == before
-
-
-def test_a_claimant_has_a_name(tasks: Tasks) -> None:
-    usual(tasks)
-    (task,) = tasks.try_claim("work", lease=0.001)
+    ]
+    for arguments, error in wrong:
+        with pytest.raises(error):
+            tasks.finish_and_claim(task, **arguments)
     tasks.claimant = ""
     with pytest.raises(errors.InvalidTask):
         tasks.finish_and_claim(task)
-    assert len(tasks.list("work")) == 20
+    assert state(tasks) == before

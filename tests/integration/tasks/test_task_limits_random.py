@@ -88,7 +88,7 @@ class RandomUser:
         time.sleep(self.chance.choice([0, 0.03]))
 
 
-@pytest.mark.parametrize("seed", [*range(5), None])
+@pytest.mark.parametrize("seed", [0, 1, None])
 def test_no_task_waits_for_ever(conn: Connection, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
     user = RandomUser(conn, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -11,10 +10,11 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from pgqpy.errors import InvalidTask, TaskConflict, TaskQueueNotFound, from_psycopg
+from pgqpy.errors import InvalidTask, TaskConflict, TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import refused, task_of
 
 Q, R = "mails", "letters"
 
@@ -28,48 +28,30 @@ def found(
     conn: Connection, conditions: dict[str, Any] | None = None, limit: int | None = 100
 ) -> list[int]:
     filters = None if conditions is None else Jsonb(conditions)
-    return [
-        task
-        for (task,) in conn.execute(
-            "select id from pgq_task.list_tasks(%s, %s, %s)", [Q, filters, limit]
-        ).fetchall()
-    ]
+    statement = "select id from pgq_task.list_tasks(%s, %s, %s)"
+    return [task for (task,) in conn.execute(statement, [Q, filters, limit])]
 
 
-def change(conn: Connection, conditions: object, to: object, **options: Any) -> int:
-    named = "".join(f", {name} => %({name})s" for name in options)
-    row = conn.execute(
-        f"select pgq_task.change_tasks(%(q)s, %(f)s, %(c)s{named})".encode(),
-        options | {"q": Q, "f": Jsonb(conditions), "c": Jsonb(to)},
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+def call(conn: Connection, function: str, *arguments: object, **options: object) -> int:
+    """The number of tasks that a function has changed."""
+    values = [Jsonb(each) if each is not None else None for each in arguments]
+    given = ", ".join(["%s"] * len(values) + [f"{name} => %s" for name in options])
+    statement = f"select pgq_task.{function}(%s, {given})".encode()
+    ((count,),) = conn.execute(statement, [Q, *values, *options.values()]).fetchall()
+    return int(count)
 
 
-def remove(conn: Connection, conditions: object, **options: Any) -> int:
-    named = "".join(f", {name} => %({name})s" for name in options)
-    row = conn.execute(
-        f"select pgq_task.remove_tasks(%(q)s, %(f)s{named})".encode(),
-        options | {"q": Q, "f": Jsonb(conditions)},
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+def change(conn: Connection, conditions: object, to: object, **options: object) -> int:
+    return call(conn, "change_tasks", conditions, to, **options)
 
 
-def requeue(conn: Connection, conditions: object = None) -> int:
-    count: int = ops.value(
-        conn, "select pgq_task.requeue(%s, %s)", f"{Q}.failed", conditions and Jsonb(conditions)
-    )
-    return count
+def remove(conn: Connection, conditions: object, **options: object) -> int:
+    return call(conn, "remove_tasks", conditions, **options)
 
 
-def refused(call: Callable[[], object], expected: type[Exception] = InvalidTask) -> str:
-    with pytest.raises(psycopg.Error) as caught:
-        call()
-    error = from_psycopg(caught.value)
-    assert isinstance(error, expected), error
-    assert error.hint
-    return error.message
+def requeue(conn: Connection, conditions: object = None, queue: str = f"{Q}.failed") -> int:
+    statement = "select pgq_task.requeue(%s, %s)"
+    return int(ops.value(conn, statement, queue, conditions and Jsonb(conditions)))
 
 
 def test_each_condition_finds_what_meets_it(conn: Connection) -> None:
@@ -81,8 +63,7 @@ def test_each_condition_finds_what_meets_it(conn: Connection) -> None:
     stopped = tasks.push(conn, Q, priority=-1)
     conn.execute("select pgq_task.stop(%s)", [stopped])
     failed = tasks.push(conn, Q, priority=9)
-    ((_, version),) = tasks.claim(conn, Q)
-    conn.execute("select pgq_task.fail('w', %s, %s, 'Host NOT found: 50%%')", [failed, version])
+    tasks.fail(conn, tasks.claim(conn, Q)[0], "Host NOT found: 50%")
     tasks.push(conn, R, {"to": "a"})
     everything = [failed, plain, first, second, later, stopped]
     assert found(conn) == found(conn, {}) == everything
@@ -158,41 +139,33 @@ def test_of_many_queues_those_are_listed_that_have_tasks(conn: Connection) -> No
     assert [task for (task,) in listed] == [ids[2], ids[1], ids[0]]
 
 
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ([], "the filter is no JSON object"),
-        ({"stat": "held"}, "unknown condition 'stat'"),
-        ({"status": "waiting"}, "no status"),
-        ({"status": None}, "no status"),
-        ({"status": ["held", "waiting"]}, "no status"),
-        ({"ids": ["x"]}, "ids cannot be read"),
-        ({"ids": None}, "no id"),
-        ({"priority": None}, "priority is null"),
-        ({"priority": 99999}, "priority cannot be read"),
-        ({"unique_key": ["a"]}, "unique_key is"),
-        ({"created_after": "soon"}, "created_after cannot be read"),
-        ({"at_before": {}}, "at_before is {}"),
-    ],
-)
-def test_filters_that_make_no_sense_are_refused(
-    conn: Connection, conditions: Any, message: str
-) -> None:
+WRONG: list[tuple[Any, str]] = [
+    ([], "the filter is no JSON object"),
+    ({"stat": "held"}, "unknown condition 'stat'"),
+    ({"status": "waiting"}, "no status"),
+    ({"status": None}, "no status"),
+    ({"status": ["held", "waiting"]}, "no status"),
+    ({"ids": ["x"]}, "ids cannot be read"),
+    ({"ids": None}, "no id"),
+    ({"priority": None}, "priority is null"),
+    ({"priority": 99999}, "priority cannot be read"),
+    ({"unique_key": ["a"]}, "unique_key is"),
+    ({"created_after": "soon"}, "created_after cannot be read"),
+    ({"at_before": {}}, "at_before is {}"),
+]
+
+
+def test_filters_that_make_no_sense_are_refused(conn: Connection) -> None:
     task = tasks.push(conn, Q)
-    assert message in refused(lambda: found(conn, conditions))
-    assert message in refused(lambda: remove(conn, conditions))
-    assert message in refused(lambda: change(conn, conditions, {"stop": True}))
+    for wrong, message in WRONG:
+        for attempt in (
+            lambda wrong=wrong: found(conn, wrong),
+            lambda wrong=wrong: remove(conn, wrong),
+            lambda wrong=wrong: change(conn, wrong, {"stop": True}),
+        ):
+            assert message in refused(attempt)
     assert tasks.statuses(conn) == {task: "available"}
-
-
-def test_limits_and_queues_that_make_no_sense_are_refused(conn: Connection) -> None:
-    assert "limit of 0" in refused(lambda: found(conn, limit=0))
     assert "limit of -1" in refused(lambda: remove(conn, {}, max_tasks=-1))
-    for call in ("list_tasks('x')", "remove_tasks('x', null)", "requeue('x')"):
-        assert "'x'" in refused(
-            lambda call=call: conn.execute(f"select pgq_task.{call}".encode()),  # type: ignore[misc]
-            TaskQueueNotFound,
-        )
 
 
 def test_what_a_filter_says_is_data(conn: Connection) -> None:
@@ -208,6 +181,12 @@ def test_payloads_can_be_indexed_queue_by_queue(conn: Connection) -> None:
     before = found(conn, {"payload": {"n": 3}})
     statement = ops.value(conn, "select pgq_task.payload_index_sql(%s)", Q)
     conn.execute(statement)
+    # Claims touch no index of payloads.
+    hot = "select n_tup_upd, n_tup_hot_upd from pg_stat_xact_user_tables where relname = 'task'"
+    conn.execute("vacuum pgq_task.task")
+    with conn.transaction(force_rollback=True):
+        assert len(tasks.claim(conn, Q, number=20)) == 20
+        assert conn.execute(hot).fetchall() == [(20, 20)]
     assert ops.value(conn, "select pgq_task.index_payload(%s)", Q) == 0
     assert ops.value(conn, "select pgq_task.drop_payload_index(%s)", Q) == 1
     assert ops.value(conn, "select pgq_task.drop_payload_index(%s)", Q) == 0
@@ -231,41 +210,18 @@ def test_an_index_that_was_not_completed_is_made_again(conn: Connection, connect
     assert found(conn, {"payload": 2})
 
 
-def test_claims_touch_no_index_of_payloads(conn: Connection) -> None:
-    conn.execute("select pgq_task.index_payload(%s)", [Q])
-    for n in range(20):
-        tasks.push(conn, Q, {"n": n})
-    conn.execute("vacuum pgq_task.task")
-    with conn.transaction():
-        assert len(tasks.claim(conn, Q, number=20)) == 20
-        updated, hot = conn.execute(
-            "select n_tup_upd, n_tup_hot_upd from pg_stat_xact_user_tables"
-            " where relid = 'pgq_task.task'::regclass"
-        ).fetchall()[0]
-    assert (updated, hot) == (20, 20)
-
-
 def test_many_are_changed_in_one_call(conn: Connection) -> None:
     mine = [tasks.push(conn, Q, {"to": "a"}, headers={"h": 1}) for _ in range(4)]
     others = [tasks.push(conn, Q, {"to": "b"}) for _ in range(2)]
     assert change(conn, {"payload": {"to": "a"}}, {"delay": "1 hour"}, max_tasks=3) == 3
     assert found(conn, {"status": "scheduled"}) == mine[:3]
     assert change(conn, {"status": "scheduled"}, {"queue": R, "priority": 4, "delay": "0"}) == 3
-    assert (
-        ops.value(
-            conn,
-            "select count(*) from pgq_task.tasks where queue = %s and priority = 4"
-            " and status = 'available'",
-            R,
-        )
-        == 3
-    )
-    assert [task for task, _ in tasks.claim(conn, R, number=9)] == mine[:3]
+    assert tasks.ids(tasks.claim(conn, R, number=9)) == mine[:3]
     assert change(conn, {"payload": {"to": "b"}}, {"stop": True}) == 2
     assert found(conn, {"status": "stopped"}) == others
     assert change(conn, {"status": "stopped"}, {"delay": "0"}) == 2
     assert change(conn, {"payload": {"to": "unknown"}}, {"stop": True}) == 0
-    assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [mine[3], *others]
+    assert tasks.ids(tasks.claim(conn, Q, number=9)) == [mine[3], *others]
 
 
 def test_claimed_tasks_are_left_alone_unless_they_are_asked_for(
@@ -282,15 +238,7 @@ def test_claimed_tasks_are_left_alone_unless_they_are_asked_for(
     assert remove(conn, {"status": ["claimed", "stopped"]}) == 1
     assert remove(conn, {"status": "claimed"}, claimed=True) == 1
     assert tasks.statuses(conn) == {locked: "available"}
-    assert [c["reason"] for c in lost(conn, claimed, 2)] == ["missing"]
-
-
-def lost(conn: Connection, task: int, version: int) -> list[dict[str, Any]]:
-    with pytest.raises(psycopg.Error) as caught:
-        conn.execute("select pgq_task.finish('w', %s, %s)", [task, version])
-    error = from_psycopg(caught.value)
-    assert isinstance(error, TaskConflict)
-    return error.conflicts
+    assert "does not have task" in refused(lambda: tasks.finish(conn, (claimed, 2)), TaskConflict)
 
 
 def test_removing_waits_for_the_claims_that_it_is_to_override(
@@ -310,9 +258,9 @@ def test_all_tasks_of_a_key_can_be_removed_or_moved(conn: Connection) -> None:
     ids = [tasks.push(conn, Q, order_key="o") for _ in range(20)]
     conn.execute("select pgq_task._hold_back(id) from pgq_task.task")
     assert remove(conn, {"order_key": "o"}, max_tasks=5) == 5
-    assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [ids[5]]
+    assert tasks.ids(tasks.claim(conn, Q, number=9)) == [ids[5]]
     assert change(conn, {"order_key": "o"}, {"queue": R}) == 14
-    assert [task for task, _ in tasks.claim(conn, R, number=9)] == [ids[6]]
+    assert tasks.ids(tasks.claim(conn, R, number=9)) == [ids[6]]
     assert remove(conn, {}, claimed=True) == 1
 
 
@@ -325,61 +273,42 @@ def test_of_those_that_go_at_once_the_first_that_is_left_comes(conn: Connection)
             remove(conn, {"ids": ids[1:2]})
         gone = {"ids": [*ids[:3], ids[4]]}
         assert (change(conn, gone, {"queue": R}) if call == "move" else remove(conn, gone)) >= 2
-        assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [ids[3]]
+        assert tasks.ids(tasks.claim(conn, Q, number=9)) == [ids[3]]
         remove(conn, {"ids": ids[3:4]}, claimed=True)
-        assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [ids[5]]
+        assert tasks.ids(tasks.claim(conn, Q, number=9)) == [ids[5]]
         conn.execute("delete from pgq_task.task")
 
 
 def test_more_than_fit_into_one_step_are_changed_and_removed(conn: Connection) -> None:
-    conn.execute(
-        "select count(*) from pgq_task.push_many(%s, array(select '1'::jsonb from generate_series(1, 10500)), order_keys => array(select (n / 100)::text from generate_series(1, 10500) n))",  # noqa: E501
-        [Q],
-    )
+    for key in range(105):
+        tasks.push_many(conn, Q, 100, str(key))
     assert change(conn, {}, {"priority": 1, "attempts": 2}) == 10_500
-    assert ops.value(
-        conn, "select count(*) from pgq_task.task where priority = 1 and attempts = 2"
-    ) == 10_500  # fmt: skip
+    changed = "select count(*) from pgq_task.task where priority = 1 and attempts = 2"
+    assert ops.value(conn, changed) == 10_500
     assert remove(conn, {"attempts": 2}) == 10_500
     assert tasks.statuses(conn) == {}
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("to", "message"),
-    [
-        ({}, "the change says nothing"),
-        ([], "the change says nothing"),
-        ({"id": 1}, "or names a task"),
-        ({"prio": 1}, "unknown attribute 'prio'"),
-        ({"delay": "-1 s"}, "negative"),
-        ({"at": "infinity"}, "infinity"),
-        ({"stop": True, "delay": "0"}, "more than one of"),
-    ],
-)
-def test_changes_that_make_no_sense_are_refused(conn: Connection, to: object, message: str) -> None:
+def test_changes_that_make_no_sense_are_refused(conn: Connection) -> None:
     task = tasks.push(conn, Q)
     tasks.push(conn, Q)
-    assert message in refused(lambda: change(conn, {}, to))
-    assert "nowhere" in refused(lambda: change(conn, {}, {"queue": "nowhere"}), TaskQueueNotFound)
+    wrong: list[tuple[Any, str, type[Exception]]] = [
+        ({}, "the change says nothing", InvalidTask),
+        ([], "the change says nothing", InvalidTask),
+        ({"id": 1}, "or names a task", InvalidTask),
+        ({"prio": 1}, "unknown attribute 'prio'", InvalidTask),
+        ({"delay": "-1 s"}, "negative", InvalidTask),
+        ({"at": "infinity"}, "infinity", InvalidTask),
+        ({"stop": True, "delay": "0"}, "more than one of", InvalidTask),
+        ({"at": "2200-01-01", "delay": "1 s"}, "a time and a delay", InvalidTask),
+        ({"queue": "nowhere"}, "nowhere", TaskQueueNotFound),
+    ]
+    for to, message, error in wrong:
+        # also if there is nothing to change
+        assert message in refused(lambda to=to: change(conn, {}, to), error)  # type: ignore[misc]
+        assert message in refused(lambda to=to: change(conn, {"ids": []}, to), error)  # type: ignore[misc]
     assert "collision" in refused(lambda: change(conn, {}, {"unique_key": "k"}), TaskConflict)
     assert tasks.statuses(conn)[task] == "available"
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("to", "message", "error"),
-    [
-        ({"queue": "nowhere"}, "nowhere", TaskQueueNotFound),
-        ({"at": "infinity"}, "infinity", InvalidTask),
-        ({"delay": "-1 s"}, "negative", InvalidTask),
-        ({"at": "2200-01-01", "delay": "1 s"}, "a time and a delay", InvalidTask),
-    ],
-)
-def test_they_are_refused_also_if_there_is_nothing_to_change(
-    conn: Connection, to: object, message: str, error: type[Exception]
-) -> None:
-    assert message in refused(lambda: change(conn, {"ids": []}, to), error)
 
 
 def test_an_error_queue_to_which_nothing_has_come_is_empty(conn: Connection) -> None:
@@ -393,35 +322,30 @@ def test_an_error_queue_to_which_nothing_has_come_is_empty(conn: Connection) -> 
 
 
 def test_a_long_error_is_kept_once(conn: Connection) -> None:
-    tasks.push(conn, Q)
-    ((task, version),) = tasks.claim(conn, Q)
+    task = tasks.push(conn, Q)
     error = "x" * 3_000_000
-    conn.execute("select pgq_task.fail('w', %s, %s, %s, final => true)", [task, version, error])
-    row = tasks.task(conn, task)
-    assert row is not None
+    bury(conn, error)
+    row = task_of(conn, task)
     assert row["error"] == error
     assert row["headers"]["reason"] == "x" * 1000
 
 
-def bury(conn: Connection, task: int, reason: str = "bad") -> None:
-    ((_, version),) = tasks.claim(conn, Q)
-    conn.execute("select pgq_task.fail('w', %s, %s, %s, final => true)", [task, version, reason])
+def bury(conn: Connection, reason: str = "bad", queue: str = Q) -> None:
+    tasks.fail(conn, tasks.claim(conn, queue)[0], reason, final=True)
 
 
 def test_failed_tasks_go_back_to_where_they_came_from(conn: Connection) -> None:
-    plain = tasks.push(conn, Q, 1)
-    bury(conn, plain)
+    plain = tasks.push(conn, Q, 1, headers=None)
+    bury(conn)
     keyed = tasks.push(conn, Q, 2, headers={"lang": "de"}, unique_key="u", order_key="o")
-    bury(conn, keyed, "worse")
+    bury(conn, "worse")
     handmade = tasks.push(conn, f"{Q}.failed", 3)
     assert requeue(conn, {"error": "WORSE"}) == 1
-    back = tasks.task(conn, keyed)
-    assert back is not None
+    back = task_of(conn, keyed)
     assert (back["queue"], back["headers"], back["unique_key"]) == (Q, {"lang": "de"}, "u")
     assert (back["order_key"], back["attempts"], back["error"]) == ("o", 0, "worse")
     assert requeue(conn) == 1
-    again = tasks.task(conn, plain)
-    assert again is not None
+    again = task_of(conn, plain)
     assert (again["queue"], again["headers"], again["status"]) == (Q, None, "available")
     assert requeue(conn) == 0
     assert tasks.statuses(conn)[handmade] == "available"
@@ -431,35 +355,22 @@ def test_headers_survive_the_error_queue_whatever_they_are_called(conn: Connecti
     """Includes errors of earlier failures, in the error queue of the error queue."""
     own = {"origin": "Rome", "reason": "ides", "unique_key": "k", "before": {"x": None}}
     task = tasks.push(conn, Q, headers=own)
-    bury(conn, task)
-    failed = tasks.task(conn, task)
-    assert failed is not None
+    bury(conn)
+    failed = task_of(conn, task)
     assert (failed["headers"]["origin"], failed["headers"]["before"]) == (Q, own)
-    ((_, version),) = tasks.claim(conn, f"{Q}.failed")
-    conn.execute("select pgq_task.fail('w', %s, %s, 'worse', final => true)", [task, version])
-    assert ops.value(conn, "select pgq_task.requeue('mails.failed.failed')") == 1
-    again = tasks.task(conn, task)
-    assert again is not None
+    bury(conn, "worse", f"{Q}.failed")
+    assert requeue(conn, queue="mails.failed.failed") == 1
+    again = task_of(conn, task)
     assert (again["queue"], again["headers"]) == (f"{Q}.failed", failed["headers"])
     assert requeue(conn) == 1
-    back = tasks.task(conn, task)
-    assert back is not None
+    back = task_of(conn, task)
     assert (back["queue"], back["headers"]) == (Q, own)
-
-
-def test_a_header_that_is_null_is_none(conn: Connection) -> None:
-    task = tasks.push(conn, Q, headers=None)
-    bury(conn, task)
-    assert requeue(conn) == 1
-    back = tasks.task(conn, task)
-    assert back is not None
-    assert (back["queue"], back["headers"]) == (Q, None)
 
 
 def test_only_what_has_failed_is_sent_back(conn: Connection) -> None:
     """A replayed task says where it is from as well, and so may any other."""
     task = tasks.push(conn, f"{Q}", headers={"origin": R})
-    assert ops.value(conn, "select pgq_task.requeue(%s)", Q) == 0
+    assert requeue(conn, queue=Q) == 0
     assert found(conn) == [task]
 
 
@@ -467,7 +378,7 @@ def test_failed_tasks_whose_key_is_taken_stay(conn: Connection) -> None:
     ids = []
     for _ in range(2):
         ids.append(tasks.push(conn, Q, unique_key="u"))
-        bury(conn, ids[-1])
+        bury(conn)
     other = tasks.push(conn, Q, unique_key="u")
     assert requeue(conn) == 0
     conn.execute("delete from pgq_task.task where id = %s", [other])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,9 +20,10 @@ from pgqpy.tasks._jobs.due import push_due
 from pgqpy.tasks._jobs.periodic import Cron, PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_task_worker import running
+from tests.fixtures.task_ops import as_role
 
 QUEUE = "reports"
 PUSHED = "select headers ->> 'due' as due from pgq_task.tasks where queue = 'reports'"
@@ -35,7 +33,6 @@ import sys
 from pgqpy import connect
 from pgqpy.tasks._jobs.due import push_due
 with connect(sys.argv[1], autocommit=True) as conn:
-    print("ready", flush=True)
     while push_due(conn) == 0:
         pass
 """
@@ -60,15 +57,11 @@ def miss(conn: Connection, minutes: int) -> list[str]:
         " set last_due = date_trunc('minute', now()) - make_interval(mins => %s)",
         [minutes],
     )
-    return [
-        row["due"]
-        for row in ops.rows(
-            conn,
-            "select to_jsonb(last_due + make_interval(mins => n)) #>> '{}' as due"
-            "  from pgq_task.periodic, generate_series(1, %s) n",
-            minutes,
-        )
-    ]
+    runs = (
+        "select to_jsonb(last_due + make_interval(mins => n)) #>> '{}' as due"
+        "  from pgq_task.periodic, generate_series(1, %s) n"
+    )
+    return [row["due"] for row in ops.rows(conn, runs, minutes)]
 
 
 def pushed(conn: Connection) -> list[str]:
@@ -87,7 +80,7 @@ def within(conn: Connection, due: list[str], found: list[str]) -> None:
 
 def test_five_workers_push_each_run_once(tasks: Connection, connect: Connect) -> None:
     make(tasks)
-    due = miss(tasks, 1500)
+    due = miss(tasks, 500)
     connections = [connect() for _ in range(5)]
 
     def work(conn: Connection) -> None:
@@ -101,31 +94,20 @@ def test_five_workers_push_each_run_once(tasks: Connection, connect: Connect) ->
 
 def test_workers_that_are_killed_lose_and_double_nothing(tasks: Connection, dsn: str) -> None:
     make(tasks)
-    due = miss(tasks, 4000)
-
-    def begin() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", PUSHER, dsn], stdout=subprocess.PIPE, text=True
-        )
-
+    due = miss(tasks, 2500)
+    command = [sys.executable, "-c", PUSHER, dsn]
     killed = 0
-    for _ in range(6):
-        workers = [begin() for _ in range(2)]
-        for worker in workers:
-            assert worker.stdout is not None
-            worker.stdout.readline()
-        before = len(pushed(tasks))
-        while len(pushed(tasks)) <= before + random.randrange(300) and workers[0].poll() is None:
+    for _ in range(3):
+        workers = [subprocess.Popen(command) for _ in range(2)]
+        enough = len(pushed(tasks)) + random.randrange(1, 300)
+        while len(pushed(tasks)) < enough and workers[0].poll() is None:
             pass
         for worker in workers:
-            if worker.poll() is None:
-                os.kill(worker.pid, signal.SIGKILL)
-                killed += 1
-            worker.communicate()
+            worker.kill()
+            killed += worker.wait(PATIENCE) < 0
     assert killed
-    with begin() as last:
-        last.communicate(timeout=PATIENCE)
-        assert last.returncode == 0
+    while push_due(tasks) == 0:
+        pass
     within(tasks, due, pushed(tasks))
 
 
@@ -134,35 +116,30 @@ def test_what_was_missed_is_made_up_for_as_was_asked(
     tasks: Connection, caplog: pytest.LogCaptureFixture, missed: str, expected: int
 ) -> None:
     make(tasks, cron="0 0 1 1 *", missed=missed)
+    seconds = push_due(tasks)
+    assert seconds is not None
+    assert 0 < seconds <= 366 * 86400
+    assert not pushed(tasks), "nothing is pushed before it is due"
     # Years: no run is due while the test runs.
     tasks.execute(
         "update pgq_task.periodic set last_due = make_timestamptz("
         "extract(year from now())::int - 30, 1, 1, 0, 0, 0, 'UTC')"
     )
     with caplog.at_level(logging.WARNING):
-        seconds = push_due(tasks)
-    assert seconds is not None
+        assert push_due(tasks) is not None
     found = pushed(tasks)
     assert len(found) == expected
     year = queue_ops.value(tasks, "select extract(year from now() at time zone 'UTC')::text")
     if found:
         assert found[-1].startswith(f"{year}-01-01")
     assert ("runs since" in caplog.text) == (missed != "all")
-    again = push_due(tasks)
-    assert again is not None
+    assert push_due(tasks) is not None
     assert pushed(tasks) == found
 
 
-def test_nothing_is_pushed_before_it_is_due(tasks: Connection) -> None:
-    make(tasks, cron="0 0 1 1 *")
-    seconds = push_due(tasks)
-    assert seconds is not None
-    assert 0 < seconds <= 366 * 86400
-    assert not pushed(tasks)
-    assert push_due(tasks) is not None
-
-
-def test_a_task_that_was_set_again_goes_on_where_it_was(tasks: Connection) -> None:
+def test_a_task_that_was_set_again_goes_on_where_it_was(
+    tasks: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
     make(tasks)
     due = miss(tasks, 3)
     make(tasks)
@@ -175,6 +152,13 @@ def test_a_task_that_was_set_again_goes_on_where_it_was(tasks: Connection) -> No
     before = pushed(tasks)
     push_due(tasks)
     assert pushed(tasks) == before
+    assert not caplog.records
+    Tasks(tasks).create_queue("other")
+    make(tasks, queue="other")
+    assert "periodic task report was of queue reports, and is of other" in caplog.text
+    # It goes with its queue.
+    Tasks(tasks).drop_queue("other")
+    assert not ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
 
 
 def test_paused_tasks_are_not_pushed_and_not_made_up_for(tasks: Connection) -> None:
@@ -227,41 +211,20 @@ def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
         Tasks(tasks).run_periodic("none")
 
 
-def test_a_worker_may_declare_schedules_and_push_due_runs(
+def test_a_worker_declares_schedules_and_sees_none_of_restricted_queues(
     tasks: Connection, connect: Connect
 ) -> None:
-    worker = connect()
-    worker.execute("set role pgq_reader")
-    make(worker)
+    other = as_role(connect(), "pgq_reader")
+    make(other, payload={"secret": 1})
     miss(tasks, 1)
-    push_due(worker)
+    push_due(other)
     assert len(pushed(tasks)) >= 1
-
-
-def test_what_a_restricted_queue_gets_is_not_shown_to_everybody(
-    tasks: Connection, connect: Connect
-) -> None:
-    make(tasks, payload={"secret": 1})
     tasks.execute("select pgq_task.restrict_queue('reports')")
-    other = connect()
-    other.execute("set role pgq_reader")
     [row] = ops.rows(other, "select * from pgq_task.get_periodic_info()")
     assert (row["name"], row["payload"]) == ("report", None)
-    other.execute("reset role; set role pgq_writer")
     Tasks(tasks).create_queue("other")
     with pytest.raises(PermissionDenied, match="reports"):
-        make(other, queue="other")
-
-
-def test_a_name_that_moves_to_another_queue_is_told_of(
-    tasks: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
-    Tasks(tasks).create_queue("other")
-    make(tasks)
-    make(tasks)
-    assert not caplog.records
-    make(tasks, queue="other")
-    assert "periodic task report was of queue reports, and is of other" in caplog.text
+        make(as_role(connect(), "pgq_writer"), queue="other")
 
 
 def test_a_job_has_several_schedules_under_names_of_their_own(tasks: Connection, dsn: str) -> None:
@@ -283,12 +246,6 @@ def test_a_job_has_several_schedules_under_names_of_their_own(tasks: Connection,
     }
     with pytest.raises(InvalidTask, match="two schedules called report"):
         app.periodic("* * * * *", detail="x")(report)
-
-
-def test_a_queue_that_is_dropped_takes_its_periodic_tasks_with_it(tasks: Connection) -> None:
-    make(tasks)
-    Tasks(tasks).drop_queue(QUEUE)
-    assert not ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
 
 
 def test_what_makes_no_sense_is_refused(tasks: Connection) -> None:
@@ -379,7 +336,8 @@ def test_a_worker_that_waits_pushes_what_is_due(
     worker.poll_interval = 3600.0
     with running(worker):
         # It has nothing to do.
-        time.sleep(1)
+        waits = "select pg_sequence_last_value('pgq_task.waiting_1') = 1"
+        wait_until(lambda: queue_ops.value(tasks, waits))
         make(tasks)
         miss(tasks, 1)
         assert done.wait(PATIENCE)

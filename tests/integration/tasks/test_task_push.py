@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 
 import psycopg
 import pytest
@@ -14,10 +13,15 @@ from pgqpy.errors import PermissionDenied, TaskQueueNotFound, from_psycopg
 from pgqpy.schema import Manifest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.task_ops import refused, task_of, wait_until_blocked
 
 Q, OTHER = "mails", "others"
+DIRECTLY = "insert into pgq_task.inbox (queue_id, payload) values ({}, '1')"
+DROP = "select pgq_task.drop_queue('mails', true)"
+
+
 WRITER = "task_test_writer"
 LARGEST_ID = 8388607
 
@@ -41,8 +45,9 @@ def restrict(conn: Connection, queue: str = Q, *, restricted: bool = True) -> No
     conn.execute("select pgq_task.restrict_queue(%s, %s)", [queue, restricted])
 
 
-def put_directly(conn: Connection, queue_id: int = 1) -> None:
-    conn.execute("insert into pgq_task.inbox (queue_id, payload) values (%s, '1')", [queue_id])
+def recreate(conn: Connection) -> None:
+    conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
+    conn.execute("select pgq_task.create_queue(%s)", [Q])
 
 
 def is_open(conn: Connection) -> bool:
@@ -55,9 +60,8 @@ def pushed(conn: Connection, queue: str = Q) -> int:
     return int(ops.value(conn, "select pushed from pgq_task.get_statistics(%s)", queue))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_each_way_says_the_same_of_a_task(conn: Connection, writer: Connection) -> None:
+    ways: list[dict[str, object]] = [
         {},
         {"priority": 0},
         {"priority": 3},
@@ -66,28 +70,27 @@ def pushed(conn: Connection, queue: str = Q) -> int:
         {"headers": {"lang": "de"}},
         {"unique_key": "k"},
         {"order_key": "k"},
-    ],
-    ids=lambda options: ", ".join(options) or "nothing else",
-)
-def test_each_way_says_the_same_of_a_task(
-    conn: Connection, writer: Connection, options: dict[str, object]
-) -> None:
-    before = ops.value(conn, "select clock_timestamp()")
-    task_id = tasks.push(writer, Q, {"to": "anna"}, **options)
-    row = tasks.task(conn, task_id)
-    assert row is not None
-    told = {name: row[name] for name in ("queue", "payload", "version", "attempts")}
-    assert told == {"queue": Q, "payload": {"to": "anna"}, "version": 1, "attempts": 0}
-    for name in ("priority", "headers", "unique_key", "order_key"):
-        assert row[name] == options.get(name, 0 if name == "priority" else None)
-    now = ops.value(conn, "select clock_timestamp()")
-    if options.keys() & {"at", "delay"}:
-        assert row["at"] > now
-    else:
-        assert before <= row["at"] <= now
-        assert tasks.claim(conn, Q) == [(task_id, 2)]
-    assert pushed(conn) == 1
-    assert pushed(conn, OTHER) == 0
+    ]
+    for options in ways:
+        before = ops.value(conn, "select clock_timestamp()")
+        task_id = tasks.push(writer, Q, {"to": "anna"}, **options)
+        row = task_of(conn, task_id)
+        told = {name: row[name] for name in ("queue", "payload", "version", "attempts")}
+        assert told == {"queue": Q, "payload": {"to": "anna"}, "version": 1, "attempts": 0}
+        for name in ("priority", "headers", "unique_key", "order_key"):
+            assert row[name] == options.get(name, 0 if name == "priority" else None)
+        now = ops.value(conn, "select clock_timestamp()")
+        if options.keys() & {"at", "delay"}:
+            assert row["at"] > now
+        else:
+            assert before <= row["at"] <= now
+            assert tasks.claim(conn, Q) == [(task_id, 2)]
+        assert pushed(conn) == 1
+        assert pushed(conn, OTHER) == 0
+        # Another queue of the same name begins anew.
+        recreate(conn)
+        assert tasks.statuses(conn) == {}
+        assert pushed(conn) == 0
 
 
 def test_tasks_have_the_order_in_which_they_were_pushed(conn: Connection) -> None:
@@ -102,40 +105,24 @@ def test_tasks_have_the_order_in_which_they_were_pushed(conn: Connection) -> Non
         "task",
         "Großes Ü",
         'with "quotes" and dots.in.it',
-        "x" * 59,
-        "x" * 60,
-        "x" * 63,
-        "x" * 64,
-        "ü" * 100,
+        *("x" * 59, "x" * 60, "x" * 63, "x" * 64, "ü" * 100),
         "dropped_1_".ljust(60, "_"),
     ],
     ids=str.__len__,
 )
+@pytest.mark.one_database
 def test_a_queue_may_have_any_name(conn: Connection, writer: Connection, name: str) -> None:
     """PostgreSQL cuts names after 63 bytes: those that differ behind that are not mixed up."""
     names = [name, name + "x", name[:-1]]
     for queue in names:
         conn.execute("select pgq_task.create_queue(%s)", [queue])
-        found = tasks.task(conn, tasks.push(writer, queue))
-        assert found is not None
-        assert found["queue"] == queue
+        assert task_of(conn, tasks.push(writer, queue))["queue"] == queue
         assert pushed(conn, queue) == 1
     for queue in names:
         conn.execute("select pgq_task.drop_queue(%s, true)", [queue])
-        with pytest.raises(psycopg.Error) as caught:
-            tasks.push(writer, queue)
-        assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize("name", ["", None, "nowhere", "x" * 300, "a.b", 'a"b', "pgq_task.task"])
-def test_a_queue_that_does_not_exist_is_told(
-    conn: Connection, writer: Connection, name: str | None
-) -> None:
-    with pytest.raises(psycopg.Error) as caught:
-        writer.execute("select pgq_task.push(%s, '1')", [name])
-    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
-    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+    for unknown in (*names, "", "nowhere", "x" * 300, "a.b", 'a"b', "pgq_task.task"):
+        refused(lambda unknown=unknown: tasks.push(writer, unknown), TaskQueueNotFound)  # type: ignore[misc]
+    assert tasks.statuses(conn) == {}
 
 
 @pytest.mark.parametrize("queue_id", [LARGEST_ID, LARGEST_ID + 1])
@@ -156,21 +143,17 @@ def test_a_counter_that_is_full_begins_again(conn: Connection) -> None:
     assert pushed(conn) == 1
 
 
-def test_a_writer_gives_a_payload_and_no_more(writer: Connection) -> None:
+def test_a_writer_gives_a_payload_and_no_more(conn: Connection, writer: Connection) -> None:
     """A task's place and number are the server's."""
-    put_directly(writer)
+    writer.execute(DIRECTLY.format(1).encode())
+    columns = "({}, payload, {}) values (1, '1', null)"
     for column in ("id", "pos", "version", "claimant"):
-        with pytest.raises(psycopg.Error):
-            writer.execute(
-                f"insert into pgq_task.inbox (queue_id, payload, {column})"
-                " values (1, '1', null)".encode()
-            )
-        with pytest.raises(errors.InsufficientPrivilege):
-            writer.execute(
-                f"insert into pgq_task.task (queue_id, payload, {column})"
-                " values (1, '1', null)".encode()
-            )
+        for table in ("inbox", "task"):
+            into = f"insert into pgq_task.{table} {columns.format('queue_id', column)}"
+            with pytest.raises(psycopg.Error):
+                writer.execute(into.encode())
     for call in (
+        "insert into pgq_task.task (queue_id, payload) values (1, '1')",
         "select from pgq_task.inbox",
         "update pgq_task.inbox set payload = '2'",
         "delete from pgq_task.inbox",
@@ -181,16 +164,25 @@ def test_a_writer_gives_a_payload_and_no_more(writer: Connection) -> None:
     ):
         with pytest.raises(errors.InsufficientPrivilege):
             writer.execute(call.encode())
-
-
-def test_a_writer_names_queues_that_there_are(conn: Connection, writer: Connection) -> None:
-    """No tasks of queues to come, which may be restricted by then."""
-    for queue_id in (3, -1, 0, None):
+    # No tasks of queues to come, which may be restricted by then.
+    for queue_id in (3, -1, 0, "null"):
         with pytest.raises(psycopg.Error):
-            writer.execute(
-                "insert into pgq_task.inbox (queue_id, payload) values (%s, '1')", [queue_id]
-            )
-    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+            writer.execute(DIRECTLY.format(queue_id).encode())
+    assert len(tasks.statuses(conn)) == 1
+    # The rights on queues cannot be bypassed.
+    restrict(conn)
+    with pytest.raises(errors.InsufficientPrivilege):
+        writer.execute(DIRECTLY.format(1).encode())
+    with pytest.raises(errors.InsufficientPrivilege) as caught:
+        tasks.push(writer, Q)
+    error = from_psycopg(caught.value)
+    assert isinstance(error, PermissionDenied)
+    assert "grant_queue" in (error.hint or "")
+    tasks.push(writer, OTHER)
+    conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
+    tasks.push(writer, Q)
+    assert len(tasks.statuses(conn)) == 3
+    conn.execute("select pgq_task.revoke_queue(%s, '{insert}', %s)", [Q, WRITER])
 
 
 def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
@@ -198,10 +190,10 @@ def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
 ) -> None:
     dropper = connect()
     writer.autocommit = False
-    put_directly(writer)
+    writer.execute(DIRECTLY.format(1).encode())
     with ThreadPoolExecutor(1) as pool:
-        drop = pool.submit(dropper.execute, "select pgq_task.drop_queue('mails', true)")
-        tasks.wait_until_blocked(conn, dropper)
+        drop = pool.submit(dropper.execute, DROP)
+        wait_until_blocked(conn, dropper)
         writer.commit()
         drop.result()
     assert ops.value(conn, "select count(*) from pgq_task.task") == 0
@@ -240,23 +232,10 @@ def test_a_writer_cannot_silence_the_workers_of_others(
     assert ops.value(conn, held, writer.info.backend_pid) == 0
 
 
-def test_the_rights_on_queues_cannot_be_bypassed(conn: Connection, writer: Connection) -> None:
-    restrict(conn)
-    with pytest.raises(errors.InsufficientPrivilege) as caught:
-        put_directly(writer)
-    with pytest.raises(errors.InsufficientPrivilege) as caught:
-        tasks.push(writer, Q)
-    error = from_psycopg(caught.value)
-    assert isinstance(error, PermissionDenied)
-    assert "grant_queue" in (error.hint or "")
-    tasks.push(writer, OTHER)
-    conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
-    tasks.push(writer, Q)
-    assert len(tasks.statuses(conn)) == 2
-    conn.execute("select pgq_task.revoke_queue(%s, '{insert}', %s)", [Q, WRITER])
-
-
-def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection) -> None:
+def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection, connect: Connect) -> None:
+    admin = connect(autocommit=False)
+    restrict(admin)
+    admin.rollback()
     assert is_open(conn)
     restrict(conn, Q)
     restrict(conn, OTHER)
@@ -264,13 +243,6 @@ def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection) -> Non
     restrict(conn, Q, restricted=False)
     assert not is_open(conn)
     conn.execute("select pgq_task.drop_queue(%s)", [OTHER])
-    assert is_open(conn)
-
-
-def test_an_uncommitted_restriction_has_no_effect(conn: Connection, connect: Connect) -> None:
-    admin = connect(autocommit=False)
-    restrict(admin)
-    admin.rollback()
     assert is_open(conn)
 
 
@@ -282,7 +254,7 @@ def test_opening_the_last_one_waits_for_a_session_that_restricts_another(
     restrict(first, OTHER)
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(restrict, second, Q, restricted=False)
-        tasks.wait_until_blocked(conn, second)
+        wait_until_blocked(conn, second)
         first.commit()
         opening.result()
     assert not is_open(conn)
@@ -316,17 +288,6 @@ def test_installing_again_leaves_it_as_it_was(conn: Connection, restricted: bool
     tasks.push(conn, OTHER)
 
 
-def test_a_queue_that_is_created_again_is_another_one(conn: Connection, writer: Connection) -> None:
-    for _ in range(3):
-        tasks.push(writer, Q)
-        conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
-        assert ops.value(conn, "select count(*) from pgq_task.task") == 0
-        conn.execute("select pgq_task.create_queue(%s)", [Q])
-        assert pushed(conn) == 0
-    tasks.push(writer, Q)
-    assert pushed(conn) == 1
-
-
 def test_sequences_of_queues_that_were_dropped_go_with_later_ones(conn: Connection) -> None:
     def drop_another(number: int) -> int:
         queue = f"{number}".rjust(57 + number % 6, "q")
@@ -335,10 +296,8 @@ def test_sequences_of_queues_that_were_dropped_go_with_later_ones(conn: Connecti
         names = "select relname from pg_class where relnamespace = 'pgq_task_queues'::regnamespace"
         return len({name for (name,) in conn.execute(names)} - {Q, OTHER})
 
-    deadline = monotonic() + PATIENCE
     # Other tests hold back the snapshots of the server.
-    while min(drop_another(number) for number in range(5, 11)) > 1:
-        assert monotonic() < deadline
+    wait_until(lambda: min(drop_another(number) for number in range(5, 11)) <= 1)
 
 
 def test_two_drops_in_a_transaction_leave_a_push_that_waits_for_the_first(
@@ -348,12 +307,10 @@ def test_two_drops_in_a_transaction_leave_a_push_that_waits_for_the_first(
     dropper.execute("select pgq_task.drop_queue(%s)", [Q])
     with ThreadPoolExecutor(1) as pool:
         push = pool.submit(tasks.push, writer, Q)
-        tasks.wait_until_blocked(conn, writer)
+        wait_until_blocked(conn, writer)
         dropper.execute("select pgq_task.drop_queue(%s)", [OTHER])
         dropper.commit()
-        with pytest.raises(psycopg.Error) as caught:
-            push.result()
-    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
+        refused(push.result, TaskQueueNotFound)
 
 
 def test_an_open_transaction_finds_the_queue_that_was_created_again(
@@ -364,42 +321,37 @@ def test_an_open_transaction_finds_the_queue_that_was_created_again(
     tasks.push(user, Q)
     user.autocommit = False
     tasks.push(user, OTHER)
-    conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
-    conn.execute("select pgq_task.create_queue(%s)", [Q])
+    recreate(conn)
     task_id = tasks.push(user, Q)
     user.commit()
     assert tasks.claim(conn, Q, number=9) == [(task_id, 2)]
     assert pushed(conn) == 1
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgq_task.push('mails', '1')",
-        "pgq_task.push('mails', '1', unique_key => 'k')",
-        "pgq_task.push_many('mails', array['1'::jsonb])",
-        "pgq_task.modify('w', '[{\"queue\": \"mails\"}]')",
-    ],
-)
 def test_an_old_snapshot_knows_a_queue_whose_sequence_is_gone(
-    conn: Connection, connect: Connect, call: str
+    conn: Connection, connect: Connect
 ) -> None:
     old = connect(autocommit=False)
     old.isolation_level = IsolationLevel.REPEATABLE_READ
     old.execute("select from pgq_task.queue")
     conn.execute("select pgq_task.drop_queue(%s)", [Q])
-    for row in conn.execute(
+    sequences = (
         "select format('drop sequence pgq_task_queues.%I', relname) from pg_class"
         " where relnamespace = 'pgq_task_queues'::regnamespace and relname ~ '^dropped_'"
-    ).fetchall():
-        conn.execute(row[0].encode())
-    old.execute("savepoint s")
-    with pytest.raises(psycopg.Error) as caught:
-        old.execute(f"select {call}".encode())
-    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
-    old.execute("rollback to s")
-    statement = "select queue_name, pushed from pgq_task.get_statistics() order by 1"
-    assert old.execute(statement.encode()).fetchall() == [(Q, None), (OTHER, 0)]
+    )
+    for (drop,) in conn.execute(sequences).fetchall():
+        conn.execute(drop.encode())
+    for call in (
+        "pgq_task.push('mails', '1')",
+        "pgq_task.push('mails', '1', unique_key => 'k')",
+        "pgq_task.push_many('mails', array['1'::jsonb])",
+        "pgq_task.modify('w', '[{\"queue\": \"mails\"}]')",
+    ):
+        statement = f"select {call}".encode()
+        with old.transaction(force_rollback=True):
+            refused(lambda statement=statement: old.execute(statement), TaskQueueNotFound)  # type: ignore[misc]
+    found = "select queue_name, pushed from pgq_task.get_statistics() order by 1"
+    assert old.execute(found).fetchall() == [(Q, None), (OTHER, 0)]
 
 
 def test_a_drop_that_is_rolled_back_changes_nothing(
@@ -407,10 +359,10 @@ def test_a_drop_that_is_rolled_back_changes_nothing(
 ) -> None:
     tasks.push(writer, Q)
     dropper = connect(autocommit=False)
-    dropper.execute("select pgq_task.drop_queue(%s, true)", [Q])
+    dropper.execute(DROP)
     with ThreadPoolExecutor(1) as pool:
         push = pool.submit(tasks.push, writer, Q)
-        tasks.wait_until_blocked(conn, writer)
+        wait_until_blocked(conn, writer)
         dropper.rollback()
         push.result()
     assert pushed(conn) == 2
@@ -425,8 +377,8 @@ def test_pushes_in_each_way_and_a_drop_do_not_wait_for_each_other_in_a_circle(
         user, dropper = connect(autocommit=False), connect()
         tasks.push(user, Q, **first)
         with ThreadPoolExecutor(1) as pool:
-            drop = pool.submit(dropper.execute, "select pgq_task.drop_queue('mails', true)")
-            tasks.wait_until_blocked(conn, dropper)
+            drop = pool.submit(dropper.execute, DROP)
+            wait_until_blocked(conn, dropper)
             tasks.push(user, Q, **second)
             user.commit()
             drop.result()
