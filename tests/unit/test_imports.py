@@ -83,7 +83,7 @@ def test_consumers_use_no_private_attributes_of_pgqpy(name: str) -> None:
     assert (used | set(vars(kind))) & private == set()
 
 
-HEAVY = {"alembic", "matplotlib", "pandas", "prometheus_client", "pyarrow", "pyspark", "sqlalchemy"}
+HEAVY = {"alembic", "matplotlib", "pandas", "pyarrow", "pyspark", "rich", "sqlalchemy"}
 
 
 @pytest.mark.parametrize("command", ["--help", "queue list --help", "task list --help"])

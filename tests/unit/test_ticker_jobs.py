@@ -11,22 +11,23 @@ from io import StringIO
 import psycopg
 import pytest
 
-from pgqpy_ticker import logs
-from pgqpy_ticker.failures import Failures, Operation
-from pgqpy_ticker.jobs import Supervised, alongside, repeat
-from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker import Database, logs
+from pgqpy_ticker.jobs import Job, cancel, repeat
+from pgqpy_ticker.metrics import page
+from pgqpy_ticker.served import Operation, Served
 
 
 def nothing() -> None:
     pass
 
 
-class Counting:
+class Counting(Job):
     """A job that notes what is done with it, and does something else at its third run."""
 
     name = "counting"
 
     def __init__(self, third: Callable[[], None]) -> None:
+        super().__init__(Served(Database(name="shop", dsn="")))
         self.runs = 0
         self.closed = 0
         self.many = asyncio.Event()
@@ -65,26 +66,21 @@ def log() -> Iterator[Callable[[], list[dict[str, object]]]]:
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-def test_a_job_is_repeated_and_closed_at_the_end() -> None:
-    async def scenario() -> Counting:
-        job = Counting(nothing)
-        async with alongside(job):
-            await job.many.wait()
-        return job
+async def worked(job: Counting) -> None:
+    """Let it run five times in the background, and end it."""
+    task = asyncio.create_task(repeat(job))
+    await job.many.wait()
+    await cancel(task)
+    runs = job.runs
+    await asyncio.sleep(0)
+    assert job.runs == runs
 
-    job = asyncio.run(scenario())
+
+def test_a_job_is_repeated_and_closed_at_the_end() -> None:
+    job = Counting(nothing)
+    asyncio.run(worked(job))
     assert job.runs >= 5
     assert job.closed == 1
-
-
-def test_what_a_job_raises_ends_it_unless_it_is_made_sturdy() -> None:
-    async def scenario() -> None:
-        job = Counting(bug)
-        with pytest.raises(ZeroDivisionError):
-            await repeat(job)
-        assert (job.runs, job.closed) == (3, 1)
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -100,43 +96,17 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
     level: str,
     says: str,
 ) -> None:
-    metrics = Metrics()
-    failures = Failures("shop", metrics)
+    job = Counting(failure)
+    failing = job.served
     seen: list[Operation] = []
-
-    async def scenario() -> Counting:
-        job = Counting(failure)
-        job.noticed = lambda: seen.extend(failures.now)
-        async with alongside(Supervised(job, "shop", failures)):
-            await job.many.wait()
-        return job
-
-    job = asyncio.run(scenario())
+    job.noticed = lambda: seen.extend(failing.failing)
+    asyncio.run(worked(job))
     assert job.closed == 2
     first = log()[0]
     assert (first["level"], first["message"], first["job"]) == (level, says, "counting")
     # While it fails others are told; it is tried again, and they are told.
     assert seen == [("counting", None)]
-    assert failures.now == {}
-    page = metrics.page().decode()
-    assert 'pgqpy_ticker_errors_total{database="shop",job="counting"} 1.0' in page
-    assert 'pgqpy_ticker_failing{database="shop",job="counting"} 0.0' in page
-
-
-def test_a_failure_of_the_body_ends_the_jobs_alongside() -> None:
-    async def scenario() -> Counting:
-        job = Counting(nothing)
-
-        async def body() -> None:
-            async with alongside(job):
-                await job.many.wait()
-                bug()
-
-        with pytest.raises(ZeroDivisionError):
-            await body()
-        runs = job.runs
-        await asyncio.sleep(0)
-        assert job.runs == runs
-        return job
-
-    assert asyncio.run(scenario()).closed == 1
+    assert failing.failing == {}
+    shown = page([failing])
+    assert 'pgqpy_ticker_errors_total{database="shop",job="counting"} 1.0' in shown
+    assert 'pgqpy_ticker_failing{database="shop",job="counting"} 0.0' in shown

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgqpy_ticker import logs
-from pgqpy_ticker.problem import FailureLog
+from pgqpy_ticker.logs import FailureLog
 
 
 @pytest.fixture(autouse=True)

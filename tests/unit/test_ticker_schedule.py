@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgqpy_ticker import Database
 from pgqpy_ticker.schedule import (
     BURST,
     LONG_PAUSE,
@@ -17,6 +18,14 @@ from pgqpy_ticker.schedule import (
 )
 
 BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.002, 0.05, 0.25, 1.0
+DATABASE = Database(
+    name="",
+    dsn="",
+    poll_busy=BUSY,
+    poll_idle=IDLE,
+    sleep_after=SLEEP_AFTER,
+    sleep_at_most=AT_MOST,
+)
 
 waits = st.none() | st.floats(min_value=-10, max_value=1e5, allow_nan=False)
 
@@ -38,10 +47,7 @@ def rest(
         found=found,
         limited=limited,
         wait=wait,
-        busy=BUSY,
-        idle=IDLE,
-        sleep_after=SLEEP_AFTER,
-        sleep_at_most=AT_MOST,
+        database=DATABASE,
     )
 
 

@@ -8,32 +8,28 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from pgqpy_ticker.health import Pulse, State
-from pgqpy_ticker.metrics import ConsumerSeen, Metrics, Observation, OpenTransaction, QueueSeen
+from pgqpy_ticker import Database
+from pgqpy_ticker.served import ConsumerSeen, Observation, QueueSeen, Served, State
 from pgqpy_ticker.web import Endpoint
 
 SEEN = Observation(
     (QueueSeen('odd "name"\n', 1.5, 7, 3, 60.0),),
     (ConsumerSeen("q", "c", 2.0, 1.0, 9),),
-    (OpenTransaction("prepared", "gid", 400.0), OpenTransaction("prepared", "new", 1.0)),
+    {"prepared": 400.0, "idle": 0.0},
 )
 
 
 class Site:
-    """An endpoint whose health the test decides."""
+    """An endpoint for two databases whose state the test decides."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.pulses = {"a": Pulse(), "b": Pulse()}
-        self.now = self.pulses["a"].at
-        self._endpoint = Endpoint("127.0.0.1:0", self.health, self.metrics.page)
+        self.shop, self.stock = (Served(Database(name=n, dsn="")) for n in ("shop", "stock"))
+        self.served = [self.shop, self.stock]
+        self._endpoint = Endpoint("127.0.0.1:0", lambda: self.served)
         self.address = self._endpoint.address
         self.close = self._endpoint.close
-
-    def health(self) -> tuple[bool, dict[str, object]]:
-        well = all(pulse.healthy(self.now, 10) for pulse in self.pulses.values())
-        return well, {name: pulse.report(self.now, 10) for name, pulse in self.pulses.items()}
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         request = urllib.request.Request(f"http://{self.address}{path}", method=method)
@@ -53,25 +49,25 @@ def site() -> Iterator[Site]:
 
 
 def test_healthy_is_when_each_database_is_led_or_stood_by_for(site: Site) -> None:
-    site.pulses["a"].enter(State.LEADING)
-    site.pulses["b"].enter(State.STANDBY)
+    site.shop.enter(State.LEADING)
+    site.stock.enter(State.STANDBY)
     status, body = site.get("/healthz")
-    assert (status, json.loads(body)["databases"]["b"]["state"]) == (200, "standby")
+    assert (status, json.loads(body)["databases"]["stock"]["state"]) == (200, "standby")
 
 
 def test_one_database_away_is_unhealthy_and_named_with_its_reason(site: Site) -> None:
-    site.pulses["a"].enter(State.LEADING)
-    site.pulses["b"].enter(State.AWAY, "connection refused")
+    site.shop.enter(State.LEADING)
+    site.stock.enter(State.AWAY, "connection refused")
     status, body = site.get("/healthz")
     report = json.loads(body)
     assert (status, report["healthy"]) == (503, False)
-    assert report["databases"]["b"]["reason"] == "connection refused"
+    assert report["databases"]["stock"]["reason"] == "connection refused"
 
 
 def test_a_leader_that_has_not_ticked_for_long_is_unhealthy(site: Site) -> None:
-    for pulse in site.pulses.values():
-        pulse.enter(State.LEADING)
-    site.now = site.pulses["a"].at + 11
+    for served in site.served:
+        served.enter(State.LEADING)
+    site.stock.heartbeat -= 11
     assert site.get("/healthz")[0] == 503
 
 
@@ -85,38 +81,54 @@ def test_head_answers_without_a_body(site: Site) -> None:
     assert site.get("/metrics", "HEAD") == (200, "")
 
 
+def samples(site: Site) -> dict[tuple[str, ...], float]:
+    """The values of the page by name and labels, as Prometheus reads it."""
+    families = text_string_to_metric_families(site.get("/metrics")[1])
+    return {
+        (each.name, *each.labels.values()): each.value
+        for family in families
+        for each in family.samples
+    }
+
+
 def test_what_was_observed_is_measured_by_database_queue_and_consumer(site: Site) -> None:
-    site.metrics.observations.put("shop", SEEN)
-    page = site.get("/metrics")[1].splitlines()
-    for line in (
-        r'pgqpy_queue_pending_events{database="shop",queue="odd \"name\"\n"} 7.0',
-        r'pgqpy_queue_rotations{database="shop",queue="odd \"name\"\n"} 3.0',
-        'pgqpy_consumer_lag_seconds{consumer="c",database="shop",queue="q"} 2.0',
-        'pgqpy_oldest_transaction_seconds{database="shop",kind="prepared"} 400.0',
-        'pgqpy_oldest_transaction_seconds{database="shop",kind="idle"} 0.0',
-    ):
-        assert line in page
+    site.shop.observation = SEEN
+    found = samples(site)
+    assert found["pgqpy_queue_pending_events", "shop", 'odd "name"\n'] == 7
+    assert found["pgqpy_queue_rotations", "shop", 'odd "name"\n'] == 3
+    assert found["pgqpy_consumer_lag_seconds", "c", "shop", "q"] == 2
+    assert found["pgqpy_oldest_transaction_seconds", "shop", "prepared"] == 400
+    assert found["pgqpy_oldest_transaction_seconds", "shop", "idle"] == 0
 
 
 def test_a_database_no_longer_served_leaves_no_numbers(site: Site) -> None:
-    site.metrics.serves("shop")
-    site.metrics.round("shop", 1, 0.001)
-    site.metrics.failed("shop", "tick")
-    site.metrics.maintained("shop", "vacuum", 0.1)
-    site.metrics.observations.put("shop", SEEN)
+    site.shop.fail(("tick", None), "away")
+    site.shop.ran("vacuum", 0.1)
+    site.shop.observation = SEEN
     assert "shop" in site.get("/metrics")[1]
-    site.metrics.forget("shop")
+    site.served = [site.stock]
     assert "shop" not in site.get("/metrics")[1]
 
 
-def test_ticks_are_counted(site: Site) -> None:
-    site.metrics.serves("shop")
-    assert 'pgqpy_ticks_total{database="shop"} 0.0' in site.get("/metrics")[1]
-    site.metrics.round("shop", 3, 0.001)
-    site.metrics.round("shop", 2, 0.001)
-    assert 'pgqpy_ticks_total{database="shop"} 5.0' in site.get("/metrics")[1]
+def test_ticks_are_counted_from_the_start(site: Site) -> None:
+    assert samples(site)["pgqpy_ticks_total", "shop"] == 0
+    site.shop.ticks += 3
+    assert samples(site)["pgqpy_ticks_total", "shop"] == 3
+
+
+def test_durations_are_counted_up_to_each_bound(site: Site) -> None:
+    for seconds in (0.0005, 0.004, 0.3, 7):
+        site.shop.rounds.observe(seconds)
+    found = samples(site)
+    counts = [
+        found["pgqpy_ticker_round_seconds_bucket", "shop", bound]
+        for bound in ("0.0005", "0.002", "0.005", "0.5", "5.0", "+Inf")
+    ]
+    assert counts == [1, 1, 2, 3, 3, 4]
+    assert found["pgqpy_ticker_round_seconds_count", "shop"] == 4
+    assert found["pgqpy_ticker_round_seconds_sum", "shop"] == pytest.approx(7.3045)
 
 
 def test_a_port_that_is_taken_is_an_error(site: Site) -> None:
     with pytest.raises(OSError, match="in use"):
-        Endpoint(site.address, site.health, site.metrics.page)
+        Endpoint(site.address, list)

@@ -10,7 +10,7 @@ import difflib
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -105,50 +105,44 @@ class Config:
             return self
         return self.load(self.source, *self.extra_dsns).overridden(**self.overrides)
 
-    def overridden(
-        self,
-        *,
-        http: str | None = None,
-        log_level: str | None = None,
-        log_format: str | None = None,
-    ) -> Self:
-        """Return it with the given values replaced; they also win over the file's at a reload.
+    def overridden(self, **given: str | None) -> Self:
+        """Return it with other ``http``, ``log_level`` or ``log_format``, unless they are None.
+
+        They also win over the file's at a reload.
 
         Raises:
             ConfigError: a value is invalid.
         """
-        given: dict[str, Any] = {"http": http, "log_level": log_level, "log_format": log_format}
-        overrides = {key: value for key, value in given.items() if value is not None}
-        return dataclasses.replace(self, **overrides, overrides=overrides)._checked()
+        overrides: dict[str, Any] = {key: each for key, each in given.items() if each is not None}
+        return dataclasses.replace(self, **overrides, overrides=overrides)
 
-    def _checked(self) -> Self:
-        _refuse_other("log_level", self.log_level, LEVELS)
-        _refuse_other("log_format", self.log_format, FORMATS)
+    def __post_init__(self) -> None:
+        for key, allowed in (("log_level", LEVELS), ("log_format", FORMATS)):
+            if (value := getattr(self, key)) not in allowed:
+                raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {value!r}")
         if self.http is not None:
             address(self.http)
-        return self
 
     @classmethod
-    def _build(cls, document: Mapping[str, Any], source: Path | None, dsns: Iterable[str]) -> Self:
-        extra = tuple(dsns)
-        top = ("http", "log_level", "log_format", "defaults", "database")
-        _refuse_unknown(document, top, "the file")
-        defaults = _settings(document.get("defaults", {}), "[defaults]")
+    def _build(
+        cls, document: Mapping[str, Any], source: Path | None, dsns: tuple[str, ...]
+    ) -> Self:
+        _check_table(document, ("defaults", "database", *_TOP), "the file")
+        defaults = document.get("defaults", {})
+        _check_table(defaults, _PERIODS, "[defaults]")
         tables = document.get("database", [])
         if not isinstance(tables, list):
             raise ConfigError("databases are written [[database]], with two brackets")
-        asked = [_database(table, f"[[database]] number {n}") for n, table in enumerate(tables, 1)]
-        asked += [{"dsn": dsn} for dsn in extra]
+        for number, table in enumerate(tables, 1):
+            where = f"[[database]] number {number}"
+            _check_table(table, ("name", "dsn", *_PERIODS), where)
+            if not isinstance(table.get("dsn"), str) or not isinstance(table.get("name", ""), str):
+                raise ConfigError(f"{where} needs a dsn, a text such as 'postgresql://host/dbname'")
+        asked = [defaults | table for table in (*tables, *({"dsn": dsn} for dsn in dsns))]
         if not asked:
             raise ConfigError("no database to serve: give --dsn, or [[database]] in the file")
-        return cls(
-            databases=_named([{**defaults, **table} for table in asked]),
-            http=document.get("http"),
-            log_level=document.get("log_level", "info"),
-            log_format=document.get("log_format", "auto"),
-            source=source,
-            extra_dsns=extra,
-        )._checked()
+        given = {key: document[key] for key in _TOP if key in document}
+        return cls(databases=_named(asked), source=source, extra_dsns=dsns, **given)
 
 
 def address(http: object) -> tuple[str, int]:
@@ -159,27 +153,21 @@ def address(http: object) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+_TOP = ("http", "log_level", "log_format")
 _PERIODS = tuple(f.name for f in dataclasses.fields(Database) if f.type == "float")
 
 
-def _settings(table: object, where: str) -> dict[str, Any]:
+def _check_table(table: object, known: tuple[str, ...], where: str) -> None:
+    """Raise ConfigError for what is no table, an unknown key, and a period that is none."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table")
-    _refuse_unknown(table, _PERIODS, where)
     for key, value in table.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise ConfigError(f"unknown key {key!r} in {where}: {advice}")
+        if key in _PERIODS and not (type(value) in (int, float) and 0 < value < 1e6):
             raise ConfigError(f"{key} in {where} must be a positive number of seconds")
-    return {key: float(value) for key, value in table.items()}
-
-
-def _database(table: object, where: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
-    _refuse_unknown(table, ("name", "dsn", *_PERIODS), where)
-    texts = {key: table[key] for key in ("name", "dsn") if key in table}
-    if "dsn" not in texts or not all(isinstance(text, str) for text in texts.values()):
-        raise ConfigError(f"{where} needs a dsn, a text such as 'postgresql://host/dbname'")
-    return texts | _settings({k: v for k, v in table.items() if k in _PERIODS}, where)
 
 
 def _named(asked: list[dict[str, Any]]) -> tuple[Database, ...]:
@@ -203,26 +191,12 @@ def _conninfo(dsn: str) -> dict[str, str]:
     except InvalidDsn as error:
         raise ConfigError(f"a dsn cannot be read: {error}") from None
 
-    def value(key: str, variable: str, otherwise: str) -> str:
+    def value(key: str, otherwise: str) -> str:
+        variable = "PGDATABASE" if key == "dbname" else f"PG{key.upper()}"
         return str(told.get(key) or os.environ.get(variable) or otherwise)
 
-    user = value("user", "PGUSER", "postgres")
     return {
-        "dbname": value("dbname", "PGDATABASE", user),
-        "host": value("host", "PGHOST", "local"),
-        "port": value("port", "PGPORT", "5432"),
+        "dbname": value("dbname", value("user", "postgres")),
+        "host": value("host", "local"),
+        "port": value("port", "5432"),
     }
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    names = tuple(known)
-    for key in table:
-        if key not in names:
-            close = difflib.get_close_matches(key, names, 1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-            raise ConfigError(f"unknown key {key!r} in {where}: {advice}")
-
-
-def _refuse_other(key: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {value!r}")

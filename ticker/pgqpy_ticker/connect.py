@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import LiteralString, TypeAlias
 
-import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
@@ -17,9 +16,6 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.problem import Unanswered
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
-
-_LAST_WORDS = 2.0
-"""The seconds that a clean end of a session may take."""
 
 _CONNECTION: dict[str, str | int] = {
     "application_name": "pgqpy ticker",
@@ -81,17 +77,6 @@ async def connect(database: Database, **settings: str) -> Connection:
 
 
 @asynccontextmanager
-async def politely() -> AsyncIterator[None]:
-    """Ignore a lost or slow connection during the last statements of a session.
-
-    The server ends the session anyway once we are gone.
-    """
-    with suppress(psycopg.Error, TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS):
-            yield
-
-
-@asynccontextmanager
 async def answering(database: Database) -> AsyncIterator[None]:
     """Limit the wait for an answer to the session that leads, or wants to lead.
 
@@ -115,30 +100,3 @@ def silence_limit(database: Database) -> float:
 def milliseconds(seconds: float) -> str:
     """Format seconds for the server's time settings."""
     return str(max(1, round(seconds * 1000)))
-
-
-class JobConnection:
-    """A job's own connection: opened when first needed, and reopened after it broke.
-
-    So a long operation does not delay the ticks, and a refused connection does not end the lead.
-    """
-
-    def __init__(self, database: Callable[[], Database]) -> None:
-        self._database = database
-        self._connection: Connection | None = None
-
-    async def get(self) -> Connection:
-        """Return it, opened if need be."""
-        if self._connection is None or self._connection.closed:
-            database = self._database()
-            self._connection = await connect(
-                database,
-                application_name="pgqpy ticker jobs",
-                lock_timeout=milliseconds(database.maintenance_lock_timeout),
-            )
-        return self._connection
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None

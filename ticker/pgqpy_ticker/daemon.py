@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import time
-from dataclasses import dataclass
 
 from pgqpy_ticker import logs
 from pgqpy_ticker.config import Config, ConfigError, Database
-from pgqpy_ticker.health import State
-from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.jobs import cancel
+from pgqpy_ticker.served import Served, State
 from pgqpy_ticker.systemd import Systemd
 from pgqpy_ticker.web import Endpoint
 from pgqpy_ticker.worker import Worker
-
-
-@dataclass(slots=True)
-class _Served:
-    worker: Worker
-    task: asyncio.Task[None]
 
 
 class Daemon:
@@ -32,8 +23,7 @@ class Daemon:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._metrics = Metrics()
-        self._served: dict[str, _Served] = {}
+        self._workers: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
         self._endpoint: Endpoint | None = None
         self._systemd = Systemd()
         self._log = logs.Log()
@@ -63,7 +53,7 @@ class Daemon:
             self._log.info("stopping")
             self._systemd.stopping()
         finally:
-            await _cancel(*jobs)
+            await cancel(*jobs)
             await self._serve(())
             self._close_endpoint()
         self._log.info("stopped")
@@ -75,16 +65,20 @@ class Daemon:
         wanted = {database.name: database for database in databases}
         leaving = [
             name
-            for name, served in self._served.items()
-            if name not in wanted or wanted[name].dsn != served.worker.database.dsn
+            for name, (worker, _) in self._workers.items()
+            if name not in wanted or wanted[name].dsn != worker.served.database.dsn
         ]
-        await _cancel(*(self._served.pop(name).task for name in leaving))
+        await cancel(*(self._workers.pop(name)[1] for name in leaving))
         for name, database in wanted.items():
-            if name in self._served:
-                self._served[name].worker.database = database
+            if name in self._workers:
+                self._workers[name][0].served.database = database
             else:
-                worker = Worker(database, self._metrics)
-                self._served[name] = _Served(worker, asyncio.create_task(worker.run(), name=name))
+                worker = Worker(Served(database))
+                self._workers[name] = worker, asyncio.create_task(worker.run(), name=name)
+
+    def _served(self) -> list[Served]:
+        """Return the databases that are served now; also called from the endpoint's threads."""
+        return [worker.served for worker, _ in self._workers.copy().values()]
 
     # Reloading
 
@@ -115,7 +109,7 @@ class Daemon:
         opened = None
         if config.http is not None:
             try:
-                opened = Endpoint(config.http, self._health, self._metrics.page)
+                opened = Endpoint(config.http, self._served)
             except OSError as error:
                 raise ConfigError(f"cannot listen on http = {config.http}: {error}") from error
             self._log.info("answering http", extra={"address": opened.address})
@@ -127,25 +121,15 @@ class Daemon:
             self._endpoint.close()
             self._endpoint = None
 
-    def _health(self) -> tuple[bool, dict[str, object]]:
-        """Report the health; called from the endpoint's threads."""
-        now = time.monotonic()
-        workers = [served.worker for served in list(self._served.values())]
-        well = all(w.pulse.healthy(now, w.database.healthy_within) for w in workers)
-        report: dict[str, object] = {
-            w.database.name: w.pulse.report(now, w.database.healthy_within) for w in workers
-        }
-        return well, report
-
     def _status(self) -> str:
-        states = [served.worker.pulse.state for served in self._served.values()]
+        states = [served.state for served in self._served()]
         return ", ".join(f"{states.count(state)} {state.value}" for state in State)
 
     async def _tell_ready(self) -> None:
         """Report ready when each database is led, stood by for, or known to be away: a service that
         waited for all databases could not start while one of them is down."""
-        for served in list(self._served.values()):
-            await served.worker.settled.wait()
+        for worker, _ in list(self._workers.values()):
+            await worker.settled.wait()
         self._log.info("ready", extra={"databases": self._status()})
         self._systemd.ready(self._status())
 
@@ -155,13 +139,6 @@ class Daemon:
             self._systemd.alive()
             self._systemd.status(self._status())
             await asyncio.sleep(period)
-
-
-async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run(config: Config) -> None:

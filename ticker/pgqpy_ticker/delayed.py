@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import LiteralString
 
-from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import JobConnection
-from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.jobs import Job
+from pgqpy_ticker.served import Served
 
 _MOVE: LiteralString = (
     "select moved, extract(epoch from next_due)::float8 from pgq.maint_delayed_events()"
@@ -30,17 +28,13 @@ MANY = 1000
 """The number of events of a pass after which more may be due."""
 
 
-class Delayed:
+class Delayed(Job):
     """Sleeps until the next event is due, or until new ones are reported."""
 
     name = "delayed"
 
-    def __init__(
-        self, connection: JobConnection, database: Callable[[], Database], metrics: Metrics
-    ) -> None:
-        self._connection = connection
-        self._database = database
-        self._metrics = metrics
+    def __init__(self, served: Served) -> None:
+        super().__init__(served)
         self._news = asyncio.Event()
         self._newest = -math.inf
         self._last: int | None = None
@@ -53,22 +47,17 @@ class Delayed:
             self._news.set()
 
     async def run(self) -> float:
-        database = self._database()
         self._news.clear()
-        connection = await self._connection.get()
-        row = await (await connection.execute(_MOVE)).fetchone()
+        row = await (await (await self.connection()).execute(_MOVE)).fetchone()
         assert row is not None
         moved, next_due = row
-        self._metrics.moved(database.name, moved)
+        self.served.moved += moved
         if moved >= MANY:
             return 0.0
         # An event that waits for its transaction to end waits an eighth longer at most.
-        rest = min(database.retry_period, (time.monotonic() - self._newest) / 8)
+        rest = min(self.served.database.retry_period, (time.monotonic() - self._newest) / 8)
         if next_due is not None:
             rest = min(rest, next_due)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), max(rest - SHORTEST, 0.0))
         return SHORTEST
-
-    async def close(self) -> None:
-        await self._connection.close()

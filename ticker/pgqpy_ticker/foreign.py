@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from pgqpy_ticker.connect import Connection
-from pgqpy_ticker.failures import Failures
-from pgqpy_ticker.logs import Log
+from pgqpy_ticker.served import Served
 
 LEAD = "the ticker's lead"
 """The name in pgq._lock_keys() of the lock by which a ticker leads."""
@@ -53,16 +52,16 @@ class ForeignLock:
 class ForeignLocks:
     """Observes foreign locks; logs each once when it appears and once when it is gone."""
 
-    def __init__(self, log: Log, failures: Failures) -> None:
-        self._log = log
-        self._failures = failures
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._log = served.log()
         self._said: set[ForeignLock] = set()
 
     async def look(self, connection: Connection) -> list[ForeignLock]:
         """Return the locks that are held now."""
         rows = await (await connection.execute(_LOCKS)).fetchall()
         held = [ForeignLock(*row) for row in rows]
-        self._failures.see_foreign([str(lock) for lock in held])
+        self._served.foreign_locks = [str(lock) for lock in held]
         for lock in held:
             if lock not in self._said:
                 self._log.warning(

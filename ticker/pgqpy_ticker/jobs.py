@@ -1,84 +1,78 @@
-"""The interface of all jobs, and the scheduler, which only schedules."""
+"""The leader's jobs other than ticks: their connections, and running them in the background."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol
 
 import psycopg
 
-from pgqpy_ticker.failures import Failures
-from pgqpy_ticker.logs import Log
-from pgqpy_ticker.problem import FailureLog, one_line
+from pgqpy_ticker.connect import Connection, connect, milliseconds
+from pgqpy_ticker.logs import FailureLog, one_line
+from pgqpy_ticker.served import Operation, Served
 
 
-class Job(Protocol):
-    """A job for one database."""
+class Job:
+    """A job for one database, on a connection of its own, opened when needed.
 
-    name: str
+    So a long operation does not delay the ticks, and a refused connection does not end the lead.
+    """
+
+    name = ""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self._connection: Connection | None = None
 
     async def run(self) -> float:
         """Do it once. Returns the seconds until it is due again."""
-        ...
+        raise NotImplementedError
+
+    async def connection(self) -> Connection:
+        """Return the connection; a new one if there is none, or it broke."""
+        if self._connection is None or self._connection.closed:
+            database = self.served.database
+            self._connection = await connect(
+                database,
+                application_name="pgqpy ticker jobs",
+                lock_timeout=milliseconds(database.maintenance_lock_timeout),
+            )
+        return self._connection
 
     async def close(self) -> None:
-        """Release its resources."""
-        ...
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
 
 async def repeat(job: Job) -> None:
-    """Run a job forever; an error ends it."""
+    """Run a job until cancelled. Errors are logged once, counted, and the job is retried."""
+    log = job.served.log(job=job.name)
+    failures = FailureLog(log, 0.5, 60.0)
+    operation: Operation = job.name, None
     try:
         while True:
-            delay = await job.run()
-            await asyncio.sleep(delay)
+            try:
+                pause = await job.run()
+            except Exception as error:
+                if isinstance(error, psycopg.Error | OSError):
+                    failures.failed(f"{job.name} failed: {one_line(error)}")
+                else:
+                    # Ticks must go on even if a job has a bug; the log must show it.
+                    log.exception("%s failed", job.name)
+                job.served.fail(operation, one_line(error))
+                await job.close()
+                pause = failures.pause()
+            else:
+                failures.recovered(f"{job.name} works again")
+                job.served.mend(operation)
+            await asyncio.sleep(pause)
     finally:
         await job.close()
 
 
-class Supervised:
-    """A job that survives its errors: they are logged once, counted, and the job is retried."""
-
-    def __init__(self, job: Job, database: str, failures: Failures) -> None:
-        self.name = job.name
-        self._job = job
-        self._failures = failures
-        self._log = Log(database=database, job=job.name)
-        self._failure_log = FailureLog(self._log, 0.5, 60.0)
-
-    async def run(self) -> float:
-        try:
-            delay = await self._job.run()
-        except (psycopg.Error, OSError) as error:
-            self._failure_log.failed(f"{self.name} failed: {one_line(error)}")
-            said = one_line(error)
-        except Exception as error:
-            # Ticks must go on even if a job has a bug; the log must show it.
-            self._log.exception("%s failed", self.name)
-            said = one_line(error)
-        else:
-            self._failure_log.recovered(f"{self.name} works again")
-            self._failures.mend((self.name, None))
-            return delay
-        self._failures.fail((self.name, None), said)
-        await self._job.close()
-        return self._failure_log.pause()
-
-    async def close(self) -> None:
-        await self._job.close()
-
-
-@asynccontextmanager
-async def alongside(*jobs: Job) -> AsyncIterator[None]:
-    """Repeat jobs in the background while the body runs; they have ended when it is left."""
-    async with AsyncExitStack() as stack:
-        for job in jobs:
-            stack.push_async_callback(_end, asyncio.create_task(repeat(job), name=job.name))
-        yield
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

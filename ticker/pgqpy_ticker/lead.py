@@ -22,10 +22,10 @@ from psycopg import errors
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
-from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.foreign import LEAD, ForeignLocks
-from pgqpy_ticker.logs import Log
-from pgqpy_ticker.problem import Pooled, SchemaMissing, SchemaPlanted, one_line
+from pgqpy_ticker.logs import one_line
+from pgqpy_ticker.problem import Pooled, SchemaMissing, SchemaPlanted
+from pgqpy_ticker.served import Operation, Served
 
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""
@@ -103,50 +103,18 @@ async def _server_pid(connection: Connection) -> int:
     return int(row[0])
 
 
-async def win(
-    connection: Connection,
-    database: Callable[[], Database],
-    log: Log,
-    failures: Failures,
-    foreign: ForeignLocks,
-    standing_by: Callable[[], Awaitable[None]],
-) -> int:
-    """Return when this session leads, with its process id on the server.
+class Lead:
+    """The lead of a database, and the session that has it, as a ticker that stands by sees it.
 
-    ``standing_by`` is called after each attempt that failed because another ticker leads.
-    ``failures`` gets a leader that hangs and cannot be ended, and a lead that is no ticker's.
-    """
-    leader = Leader(connection, log, failures, foreign)
-    pid: int | None = None
-    while True:
-        async with answering(database()):
-            row = await (await connection.execute(_TRY, LOCK)).fetchone()
-            assert row is not None
-            if pid is not None and pid != row[1]:
-                raise Pooled
-            won, pid = row
-            if won:
-                leader.gone()
-                return int(row[1])
-            await leader.watch(silence_limit(database()), time.monotonic())
-        await standing_by()
-        await asyncio.sleep(database().standby_period)
-
-
-class Leader:
-    """The session that leads, as a ticker that stands by sees it.
-
-    It works as long as any of its values on the server change: a leader polls every few seconds,
-    and none of its statements may last long. Time counts only while we have looked, so that a
-    machine that slept, or a clock that was set, is not held against it.
+    That session works as long as any of its values on the server change: a leader polls every few
+    seconds, and none of its statements may last long. Time counts only while we have looked, so
+    that a machine that slept, or a clock that was set, is not held against it.
     """
 
-    def __init__(
-        self, connection: Connection, log: Log, failures: Failures, foreign: ForeignLocks
-    ) -> None:
+    def __init__(self, connection: Connection, served: Served, foreign: ForeignLocks) -> None:
         self._connection = connection
-        self._log = log
-        self._failures = failures
+        self._served = served
+        self._log = served.log()
         self._foreign = foreign
         self._seen: tuple[int, str] | None = None
         self._looked = -math.inf
@@ -154,7 +122,29 @@ class Leader:
         self._ended = False
         self._told = False
 
-    async def watch(self, limit: float, now: float) -> None:
+    async def win(self, standing_by: Callable[[], Awaitable[None]]) -> int:
+        """Return when this session leads, with its process id on the server.
+
+        ``standing_by`` is called after each attempt that failed because another ticker leads. A
+        leader that hangs and cannot be ended, and a lead that is no ticker's, are failures.
+        """
+        pid: int | None = None
+        while True:
+            database = self._served.database
+            async with answering(database):
+                row = await (await self._connection.execute(_TRY, LOCK)).fetchone()
+                assert row is not None
+                if pid is not None and pid != row[1]:
+                    raise Pooled
+                won, pid = row
+                if won:
+                    self._works(mended=True)
+                    return int(row[1])
+                await self._watch(silence_limit(database), time.monotonic())
+            await standing_by()
+            await asyncio.sleep(self._served.database.standby_period)
+
+    async def _watch(self, limit: float, now: float) -> None:
         """Look at it, if it is time; end it if it has been silent for ``limit`` seconds."""
         pause = limit / _LOOKS
         if now - self._looked < pause:
@@ -170,8 +160,8 @@ class Leader:
             self._log.info("standing by", extra={"leader_pid": pid})
             self._told = True
         problem = "; ".join(f"{lock}: {lock.remedy}" for lock in foreign)
-        if foreign and self._failures.now.get(_LEAD) != problem:
-            self._failures.fail(_LEAD, problem)
+        if foreign and self._served.failing.get(_LEAD) != problem:
+            self._served.fail(_LEAD, problem)
         if sign is None or (pid, sign) != self._seen:
             self._works(mended=not foreign)
             self._seen = None if sign is None else (pid, sign)
@@ -180,16 +170,12 @@ class Leader:
             if self._silent >= limit:
                 await self._end(pid)
 
-    def gone(self) -> None:
-        """Note that it leads no more."""
-        self._works(mended=True)
-
     def _works(self, *, mended: bool) -> None:
         """Note that it works, or that another session holds the lead."""
         self._silent = 0.0
         self._ended = False
         if mended:
-            self._failures.mend(_LEAD)
+            self._served.mend(_LEAD)
 
     async def _end(self, pid: int) -> None:
         told = {"leader_pid": pid, "silent_for": round(self._silent, 1)}
@@ -201,11 +187,11 @@ class Leader:
                 return
             except errors.InsufficientPrivilege as error:
                 reason = one_line(error)
-        elif _LEAD not in self._failures.now:
+        elif _LEAD not in self._served.failing:
             reason = "it does not react"
         else:
             return
         problem = f"the leader's session hangs, and cannot be ended: {reason}; no ticker works"
         hint = f"end or continue process {pid} on the server's host (kill -CONT {pid})"
         self._log.error(problem, extra=told | {"hint": hint})
-        self._failures.fail(_LEAD, f"{problem}: {hint}")
+        self._served.fail(_LEAD, f"{problem}: {hint}")

@@ -9,66 +9,55 @@ ends: the next one gets a new session.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, JobConnection
-from pgqpy_ticker.failures import REFUSED, Failures, Operation
-from pgqpy_ticker.logs import Log
-from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.problem import one_line
+from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.jobs import Job
+from pgqpy_ticker.logs import one_line
+from pgqpy_ticker.served import REFUSED, Operation, Served
 
 _OPERATIONS: LiteralString = "select func_name, func_arg from pgq.maint_operations()"
 _PARTS: LiteralString = "select pg_catalog.parse_ident(%s)"
+_NOTE: LiteralString = "select pgq.note_failures(%s::text[], %s::text[], %s::text[])"
 
 
-class Maintenance:
+class Maintenance(Job):
     """A pass over all operations, on a connection that is closed after the pass."""
 
     name = "maintenance"
 
-    def __init__(
-        self,
-        connection: JobConnection,
-        database: Callable[[], Database],
-        metrics: Metrics,
-        log: Log,
-        failures: Failures,
-    ) -> None:
-        self._connection = connection
-        self._database = database
-        self._metrics = metrics
-        self._log = log
-        self._failures = failures
+    def __init__(self, served: Served) -> None:
+        super().__init__(served)
+        self._log = served.log(job=self.name)
         self._failing: set[Operation] = set()
         self._heard: Connection | None = None
 
     async def run(self) -> float:
-        connection = await self._session()
-        listed = await (await connection.execute(_OPERATIONS)).fetchall()
+        served = self.served
+        listed = await (await (await self._session()).execute(_OPERATIONS)).fetchall()
         self._refuse([str(argument) for operation, argument in listed if operation == REFUSED])
         failed: set[Operation] = set()
         for operation, argument in listed:
             if operation != REFUSED and not await self._tried(operation, argument):
                 failed.add((operation, argument))
-        for operation, argument in self._failing - failed:
+        mended = self._failing - failed
+        for operation, argument in mended:
             self._log.info(
                 "maintenance works again", extra={"operation": operation, "argument": argument}
             )
-        self._failures.mend(*(self._failing - failed))
+        served.mend(*mended)
         self._failing = failed
         if not failed:
-            self._metrics.maintenance_began(self._database().name)
-        await self._connection.close()
-        return self._database().maintenance_period
+            served.maintained = time.monotonic()
+        await self.close()
+        return served.database.maintenance_period
 
     def _refuse(self, reasons: list[str]) -> None:
-        before = self._failures.refused
-        self._failures.refuse(reasons)
+        before = self.served.refused
+        self.served.refuse(reasons)
         for reason in reasons:
             if reason not in before:
                 self._log.warning("maintenance does not run %s", reason)
@@ -76,11 +65,8 @@ class Maintenance:
             if reason not in reasons:
                 self._log.info("maintenance refuses no more: %s", reason)
 
-    async def close(self) -> None:
-        await self._connection.close()
-
     async def _session(self) -> Connection:
-        connection = await self._connection.get()
+        connection = await self.connection()
         if connection is not self._heard:
             connection.add_notice_handler(self._notice)
             # Functions of users get that of the role or the database.
@@ -97,7 +83,7 @@ class Maintenance:
             await connection.execute(await self._statement(connection, operation, argument))
         except psycopg.Error as error:
             key = (operation, argument)
-            self._failures.fail(key, one_line(error))
+            self.served.fail(key, one_line(error))
             if key not in self._failing:
                 self._failing.add(key)
                 self._log.warning(
@@ -106,7 +92,7 @@ class Maintenance:
                     extra={"operation": operation, "argument": argument},
                 )
             return False
-        self._metrics.maintained(self._database().name, operation, time.monotonic() - started)
+        self.served.ran(operation, time.monotonic() - started)
         return True
 
     async def _statement(
@@ -129,3 +115,34 @@ class Maintenance:
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         # Without the right VACUUM warns instead of failing; autovacuum does the same work then.
         self._log.debug("%s", diagnostic.message_primary)
+
+
+class NoteFailures(Job):
+    """Records failures in the database, for `pgqpy status`: when a lead begins, and if they change.
+
+    What is refused is recorded, too.
+    """
+
+    name = "note failures"
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(served)
+        self._noted: dict[Operation, str] | None = None
+
+    async def run(self) -> float:
+        while self._noted == self._failures():
+            self.served.changed.clear()
+            await self.served.changed.wait()
+        connection = await self.connection()
+        failures = self._failures()
+        names, arguments = zip(*failures, strict=True) if failures else ((), ())
+        await connection.execute(_NOTE, ([*names], [*arguments], [*failures.values()]))
+        self._noted = failures
+        await self.close()
+        return 1.0
+
+    def _failures(self) -> dict[Operation, str]:
+        return self.served.failing | {
+            (REFUSED, reason): f"maintenance does not run {reason}"
+            for reason in self.served.refused
+        }

@@ -4,14 +4,12 @@ log's warnings."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
-from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, JobConnection
+from pgqpy_ticker.connect import Connection
 from pgqpy_ticker.foreign import ForeignLocks
-from pgqpy_ticker.logs import Log
-from pgqpy_ticker.metrics import ConsumerSeen, Metrics, Observation, OpenTransaction, QueueSeen
+from pgqpy_ticker.jobs import Job
+from pgqpy_ticker.served import NOTHING, ConsumerSeen, Observation, QueueSeen, Served
 
 _QUEUES: LiteralString = """
     select i.queue_name,
@@ -54,79 +52,73 @@ _TRANSACTIONS: LiteralString = """
 _MOST = 1000
 
 
-class Observe:
+class OpenTransaction(NamedTuple):
+    """A transaction with an id: rotation waits for it, wherever in the cluster it is.
+
+    ``kind`` is prepared, idle (in transaction), active, or hidden: our role may not see its state,
+    nor its start, and ``age`` counts from when we first noticed it.
+    """
+
+    kind: str
+    holder: str
+    age: float
+    database: str | None
+    role: str | None
+
+
+class Observe(Job):
     """Stores an observation for the metrics; warns once of each old transaction."""
 
     name = "observe"
 
-    def __init__(
-        self,
-        connection: JobConnection,
-        database: Callable[[], Database],
-        metrics: Metrics,
-        log: Log,
-        foreign: ForeignLocks,
-    ) -> None:
-        self._connection = connection
-        self._database = database
-        self._metrics = metrics
-        self._log = log
+    def __init__(self, served: Served, foreign: ForeignLocks) -> None:
+        super().__init__(served)
+        self._log = served.log()
         self._foreign = foreign
         self._warned: set[tuple[str, str]] = set()
         self._first_seen: dict[str, float] = {}
 
     async def run(self) -> float:
-        connection = await self._connection.get()
-        database = self._database()
+        connection = await self.connection()
         await self._foreign.look(connection)
         transactions = await self._transactions(connection)
         queues = await (await connection.execute(_QUEUES)).fetchall()
         consumers = await (await connection.execute(_CONSUMERS)).fetchall()
-        self._metrics.observations.put(
-            database.name,
-            Observation(
-                tuple(QueueSeen(*row) for row in queues),
-                tuple(ConsumerSeen(*row) for row in consumers),
-                tuple(transactions),
-            ),
+        oldest = dict.fromkeys(("prepared", "idle", "active", "hidden"), 0.0)
+        for each in transactions:
+            oldest[each.kind] = max(oldest[each.kind], each.age)
+        self.served.observation = Observation(
+            tuple(QueueSeen(*row) for row in queues),
+            tuple(ConsumerSeen(*row) for row in consumers),
+            oldest,
         )
-        self._warn([t for t in transactions if t.age >= database.old_transaction])
+        database = self.served.database
+        self._warn([each for each in transactions if each.age >= database.old_transaction])
         return database.observe_period
 
     async def close(self) -> None:
-        self._metrics.observations.forget(self._database().name)
-        await self._connection.close()
+        self.served.observation = NOTHING
+        await super().close()
 
     async def _transactions(self, connection: Connection) -> list[OpenTransaction]:
         rows = await (await connection.execute(_TRANSACTIONS, (_MOST,))).fetchall()
         now = time.monotonic()
         self._first_seen = {xid: self._first_seen.get(xid, now) for *_, xid in rows}
+        # The wall clock may have been set back since it began.
         return [
             OpenTransaction(
-                # The wall clock may have been set back since it began.
-                kind,
-                holder,
-                max(now - self._first_seen[xid], age or 0.0),
-                database,
-                role,
+                kind, holder, max(now - self._first_seen[xid], age or 0.0), database, role
             )
             for kind, holder, age, database, role, xid in rows
         ]
 
     def _warn(self, old: list[OpenTransaction]) -> None:
-        current = {(t.kind, t.holder) for t in old}
-        for transaction in old:
-            if (transaction.kind, transaction.holder) not in self._warned:
-                self._log.warning(
-                    "an old transaction holds up rotation",
-                    extra={
-                        "kind": transaction.kind,
-                        "holder": transaction.holder,
-                        "age": transaction.age,
-                        "in_database": transaction.database,
-                        "role": transaction.role,
-                    },
-                )
+        current = {(each.kind, each.holder) for each in old}
+        for each in old:
+            if (each.kind, each.holder) not in self._warned:
+                fields = each._asdict()
+                fields["in_database"] = fields.pop("database")
+                self._log.warning("an old transaction holds up rotation", extra=fields)
         for kind, holder in self._warned - current:
             self._log.info("an old transaction has ended", extra={"kind": kind, "holder": holder})
         self._warned = current

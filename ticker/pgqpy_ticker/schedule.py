@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from pgqpy_ticker.config import Database
+
 SHORTEST = 0.0005
 """A round that is due at once still lets other databases' workers run."""
 
@@ -34,8 +36,8 @@ class Schedule:
     """Polls often while events arrive, less and less while they do not, and finally sleeps.
 
     The pause is an eighth of the time since something was last found, so that waiting adds at most
-    an eighth to the age of an event, between ``busy`` and ``idle`` seconds. It is counted from the
-    end of a round, and at least half as long as the round and `PAUSE` or `LONG_PAUSE` times the
+    an eighth to the age of an event, between ``poll_busy`` and ``poll_idle``. It is counted from
+    the end of a round, and at least half as long as the round and `PAUSE` or `LONG_PAUSE` times the
     server's work for it: if rounds take long, because the machine is slow or there are many queues,
     ticks become fewer and larger, and the server has room for consumers.
     """
@@ -53,10 +55,7 @@ class Schedule:
         found: bool,
         limited: bool,
         wait: float | None,
-        busy: float,
-        idle: float,
-        sleep_after: float,
-        sleep_at_most: float,
+        database: Database,
     ) -> Pause:
         """Decide on the pause after a round of ``took`` seconds that ``found`` new events, or none.
 
@@ -69,10 +68,10 @@ class Schedule:
             self._found = now
         self._works.append(work)
         quiet = now - self._found
-        due = sleep_at_most if wait is None else max(wait, SHORTEST)
-        if quiet >= sleep_after and due >= idle:
-            return Pause(min(due, sleep_at_most), asleep=True)
-        poll = min(max(quiet / 8, busy), idle)
+        due = database.sleep_at_most if wait is None else max(wait, SHORTEST)
+        if quiet >= database.sleep_after and due >= database.poll_idle:
+            return Pause(min(due, database.sleep_at_most), asleep=True)
+        poll = min(max(quiet / 8, database.poll_busy), database.poll_idle)
         rest = min(self._works) * (LONG_PAUSE if limited else PAUSE)
         return Pause(max(min(due, poll), took / 2, rest), asleep=False)
 

@@ -6,16 +6,20 @@ or sleeps until a producer wakes it; see schedule.py for which.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import LiteralString
 
+import psycopg
+
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, answering, politely
-from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.connect import Connection, answering
 from pgqpy_ticker.problem import Pooled
 from pgqpy_ticker.schedule import Budget, Schedule
+from pgqpy_ticker.served import Served
 
 # The process id tells a session of our own from one that a pooler lends us.
 _ROUND: LiteralString = """
@@ -30,30 +34,28 @@ _LISTEN: LiteralString = "listen pgq_wake"
 _SLEEP: LiteralString = "select pgq.ticker_sleep()"
 _AWAKE: LiteralString = "select pgq.ticker_awake()"
 
-
 ASK_AGAIN = 1.0
 """Seconds until a ticker that may not sleep, and so polls, asks whether it may."""
+
+_LAST_WORDS = 2.0
+"""The seconds that a clean end of the session may take."""
 
 
 class Tick:
     """Ticks on the connection that holds the lead. Any error here ends the lead."""
 
-    name = "tick"
-
     def __init__(
         self,
+        served: Served,
         connection: Connection,
         leader_pid: int,
-        database: Callable[[], Database],
-        ticked: Callable[[float], None],
-        metrics: Metrics,
+        ticked: Callable[[], None],
         notice_delayed: Callable[[int | None], None],
     ) -> None:
+        self._served = served
         self._connection = connection
         self._pid = leader_pid
-        self._database = database
         self._ticked = ticked
-        self._metrics = metrics
         self._notice_delayed = notice_delayed
         self._schedule = Schedule(time.monotonic())
         self._budget = Budget(time.monotonic())
@@ -63,12 +65,27 @@ class Tick:
         self._declared = False
         self._ask_again = 0.0
 
-    async def run(self) -> float:
-        database = self._database()
-        async with answering(database):
-            return await self._round(database)
+    async def run(self) -> None:
+        """Listen to producers, and tick until an error, or until cancelled."""
+        async with answering(self._served.database):
+            await self._connection.execute(_LISTEN)
+            # The previous leader may have left its sleep declared.
+            await self._wake_up()
+        try:
+            while True:
+                database = self._served.database
+                async with answering(database):
+                    pause = await self._round(database)
+                await asyncio.sleep(pause)
+        finally:
+            # Producers' notifications would not be received any more. If the connection is lost or
+            # slow, the server ends the session anyway once we are gone.
+            with suppress(psycopg.Error, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):
+                    await self._wake_up()
 
     async def _round(self, database: Database) -> float:
+        """Tick what is due. Returns the seconds until the next round."""
         started = time.monotonic()
         idle_too = started - self._looked_at_idle >= database.sleep_at_most
         most_early = self._budget.early(started, database.tick_spacing)
@@ -85,8 +102,9 @@ class Tick:
             self._looked_at_idle = started
             self._quiet = quiet[0], quiet[1]
         self._budget.spend(early, database.tick_spacing)
-        self._ticked(now)
-        self._metrics.round(database.name, ticks, now - started)
+        self._served.ticks += ticks
+        self._served.rounds.observe(now - started)
+        self._ticked()
         rest = self._schedule.after_round(
             now,
             took=now - started,
@@ -94,10 +112,7 @@ class Tick:
             found=found,
             limited=early >= most_early,
             wait=wait,
-            busy=database.poll_busy,
-            idle=database.poll_idle,
-            sleep_after=database.sleep_after,
-            sleep_at_most=database.sleep_at_most,
+            database=database,
         )
         if found:
             self._ask_again = 0.0  # it may have been these events that forbade sleep
@@ -109,7 +124,9 @@ class Tick:
         if now < self._ask_again:
             return database.poll_idle
         if await self._may_sleep():
-            await self._sleep(rest.seconds, database)
+            # Wait for a producer, or until it is time to check the declaration.
+            async for _ in self._connection.notifies(timeout=rest.seconds, stop_after=1):
+                self._served.wakes += 1
         else:
             self._ask_again = now + min(database.sleep_at_most, ASK_AGAIN)
         return 0.0
@@ -126,22 +143,7 @@ class Tick:
         self._declared = await cursor.fetchone() == (True,)
         return self._declared
 
-    async def _sleep(self, seconds: float, database: Database) -> None:
-        """Wait for a producer, or until it is time to check the declaration."""
-        async for _ in self._connection.notifies(timeout=seconds, stop_after=1):
-            self._metrics.woken(database.name)
-
     async def _wake_up(self) -> None:
         """Tell producers that they need not notify any more."""
         await self._connection.execute(_AWAKE)
         self._declared = False
-
-    async def listen(self) -> None:
-        """Listen to producers from now on. The previous leader may have left its sleep declared."""
-        await self._connection.execute(_LISTEN)
-        await self._wake_up()
-
-    async def close(self) -> None:
-        """Withdraw the declaration of sleep: the producers' notifications would not be received."""
-        async with politely():
-            await self._wake_up()

@@ -12,20 +12,17 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from pgqpy_ticker import metrics
 from pgqpy_ticker.config import address
-from pgqpy_ticker.metrics import CONTENT_TYPE
-
-Health = Callable[[], tuple[bool, dict[str, object]]]
-"""Return whether all is well, and the report on each database."""
+from pgqpy_ticker.served import Served
 
 
 class Endpoint:
     """The HTTP server, until :meth:`close`. Raises OSError if the port is taken."""
 
-    def __init__(self, http: str, health: Health, metrics: Callable[[], bytes]) -> None:
-        self.http = http
-        host, port = address(http)
-        self._server = _Server((host, port), _handler(health, metrics))
+    def __init__(self, http: str, served: Callable[[], list[Served]]) -> None:
+        """``served`` returns the databases that are served now."""
+        self._server = _Server(address(http), _handler(served))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="http", daemon=True
         )
@@ -52,26 +49,28 @@ class _Server(ThreadingHTTPServer):
         super().__init__(where, handler)
 
 
-def _handler(health: Health, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+def _handler(served: Callable[[], list[Served]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:
                 case "/healthz":
-                    well, report = health()
+                    reports = {each.name: each.report() for each in served()}
+                    well = all(report["healthy"] for report in reports.values())
                     status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-                    body = json.dumps({"healthy": well, "databases": report}).encode()
+                    body = json.dumps({"healthy": well, "databases": reports})
                     self._answer(status, "application/json", body)
                 case "/metrics":
-                    self._answer(HTTPStatus.OK, CONTENT_TYPE, metrics())
+                    self._answer(HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.page(served()))
                 case _:
-                    body = b"there are /healthz and /metrics\n"
+                    body = "there are /healthz and /metrics\n"
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", body)
 
         do_HEAD = do_GET  # noqa: N815 (http.server finds methods by these names)
 
-        def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+            body = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
