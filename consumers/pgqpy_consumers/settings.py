@@ -109,6 +109,8 @@ class Configured:
     Config: ClassVar[Any] = _Config()
     """A dataclass of the settings."""
 
+    #: Parameters of the constructor that are no settings.
+    _without: ClassVar[tuple[str, ...]] = ()
     #: The settings that this class declares, with their types as they are written.
     _declared: ClassVar[dict[str, tuple[Any, Field[Any]]]] = {}
 
@@ -144,7 +146,7 @@ def config_of(cls: type[Configured]) -> type:
     """The dataclass of the settings of a consumer's class."""
     found = dict(_COMMON)
     target = inspect.signature(cls).parameters.get("target_dsn")
-    if target is not None:
+    if target is not None and target.name not in cls._without:
         required = target.default is target.empty
         default = MISSING if required else target.default
         kind = str if required else str | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Self
+from functools import cached_property
+from typing import Any, Self
 
 import pgqpy
 from pgqpy_consumers._identity import identity
@@ -14,11 +14,11 @@ from pgqpy_consumers.email_sender._mail import (
     captured_row,
     plain_address,
 )
-from pgqpy_consumers.email_sender._smtp import MailRefused, MailServer, ServerAway
-from pgqpy_consumers.settings import setting
+from pgqpy_consumers.email_sender._smtp import MailRefused, MailServer, Security, ServerAway
+from pgqpy_consumers.settings import Configured, setting
 
 
-class EmailSender(pgqpy.TrackedConsumer):
+class EmailSender(Configured, pgqpy.TrackedConsumer):
     """Sends a mail for each event, and remembers which events are sent.
 
     An event's data is a JSON object with `to`, `subject`, `body`, and optionally `html`, `cc`,
@@ -30,107 +30,102 @@ class EmailSender(pgqpy.TrackedConsumer):
     None is lost, and killing the sender sends at most one mail twice: with the same Message-ID.
     """
 
-    # Long: the keys of the file.
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of a mail sender."""
-
-        dsn: str | None = setting(
-            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue with the mails.", example="mails")
-        consumer: str = setting("The consumer's name.", default="email_sender")
-        sender: str = setting("The sender's address.", example="The shop <noreply@shop.example>")
-        host: str = setting("The mail server.", example="smtp.shop.example")
-        port: int | None = setting(
-            "Its port; without it 587 for starttls, 465 for tls, 25 for none.",
-            default=None,
-            example=587,
-        )
-        security: Literal["starttls", "tls", "none"] = setting(
-            "How the connection is encrypted: starttls, tls, or none.", default="starttls"
-        )
-        ca_file: str | None = setting(
-            "A file with certificates to trust, instead of the system's.",
-            default=None,
-            example="/etc/ssl/our_ca.pem",
-        )
-        user: str | None = setting("The user to log in as.", default=None, example="shop")
-        password: str | None = setting(
-            "The user's password.", default=None, example="${SMTP_PASSWORD}", secret=True
-        )
-        timeout: float = setting("Seconds that the server may take for a step.", default=30.0)
-        attempts: int = setting(
-            "The attempts before a mail that is refused temporarily becomes a dead letter.",
-            default=15,
-        )
-        first_pause: float = setting("Seconds before its second attempt.", default=10.0)
-        longest_pause: float = setting("The most seconds between two attempts.", default=3600.0)
-        to: str | None = setting(
-            "For captured rows: the recipients, {column} being a column.",
-            default=None,
-            example="{email}",
-        )
-        subject: str | None = setting(
-            "For captured rows: the subject.", default=None, example="Your order {id}"
-        )
-        body: str | None = setting(
-            "For captured rows: the text.", default=None, example="Dear {name},\n..."
-        )
-        html: str | None = setting(
-            "For captured rows: the same as HTML, in which values are escaped.",
-            default=None,
-            example="<p>Dear {name}, ...",
-        )
-        operations: tuple[str, ...] = setting(
-            "For captured rows: which operations send a mail.", default=("INSERT",)
-        )
-
-        def __post_init__(self) -> None:
-            plain_address(self.sender)
-            given = [name for name in ("to", "subject", "body") if getattr(self, name)]
-            if given and len(given) < 3:
-                raise ValueError(f"{', '.join(given)} alone: a template has to, subject and body")
-            if self.to:
-                AddressTemplate(self.to)
-            if self.html is not None and not given:
-                raise ValueError("html alone: a template has to, subject and body")
-            if self.password is not None and self.user is None:
-                raise ValueError("a password without a user")
-            if self.user is not None and not self.password:
-                raise ValueError("a user without a password")
-
+    consumer = "email_sender"
     batch_size = 1_000
     outages = (ServerAway,)
+    _without = ("target_dsn",)
 
-    sender: str
-    server: MailServer
-    template: MailTemplate | None = None
-    operations: tuple[str, ...] = ("INSERT",)
+    queue: str = setting("The queue with the mails.", example="mails")
+    sender: str = setting("The sender's address.", example="The shop <noreply@shop.example>")
+    host: str = setting("The mail server.", example="smtp.shop.example")
+    port: int | None = setting(
+        "Its port; without it 587 for starttls, 465 for tls, 25 for none.",
+        default=None,
+        example=587,
+    )
+    security: Security = setting(
+        "How the connection is encrypted: starttls, tls, or none.", default="starttls"
+    )
+    ca_file: str | None = setting(
+        "A file with certificates to trust, instead of the system's.",
+        default=None,
+        example="/etc/ssl/our_ca.pem",
+    )
+    user: str | None = setting("The user to log in as.", default=None, example="shop")
+    password: str | None = setting(
+        "The user's password.", default=None, example="${SMTP_PASSWORD}", secret=True
+    )
+    timeout: float = setting("Seconds that the server may take for a step.", default=30.0)
+    attempts: int = setting(
+        "The attempts before a mail that is refused temporarily becomes a dead letter.",
+        default=15,
+    )
+    first_pause: float = setting("Seconds before its second attempt.", default=10.0)
+    longest_pause: float = setting("The most seconds between two attempts.", default=3600.0)
+    to: str | None = setting(
+        "For captured rows: the recipients, {column} being a column.",
+        default=None,
+        example="{email}",
+    )
+    subject: str | None = setting(
+        "For captured rows: the subject.", default=None, example="Your order {id}"
+    )
+    body: str | None = setting(
+        "For captured rows: the text.", default=None, example="Dear {name},\n..."
+    )
+    html: str | None = setting(
+        "For captured rows: the same as HTML, in which values are escaped.",
+        default=None,
+        example="<p>Dear {name}, ...",
+    )
+    operations: tuple[str, ...] = setting(
+        "For captured rows: which operations send a mail.", default=("INSERT",)
+    )
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if an address is none, or a template or a login is not complete."""
+        plain_address(config.sender)
+        given = [name for name in ("to", "subject", "body") if getattr(config, name)]
+        if given and len(given) < 3:
+            raise ValueError(f"{', '.join(given)} alone: a template has to, subject and body")
+        if config.to:
+            AddressTemplate(config.to)
+        if config.html is not None and not given:
+            raise ValueError("html alone: a template has to, subject and body")
+        if config.password is not None and config.user is None:
+            raise ValueError("a password without a user")
+        if config.user is not None and not config.password:
+            raise ValueError("a user without a password")
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
         """A sender with these settings."""
-        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
-        made.sender = config.sender
-        made.server = MailServer(
-            config.host,
-            config.port,
-            security=config.security,
-            user=config.user,
-            password=config.password,
-            ca_file=config.ca_file,
-            timeout=config.timeout,
-        )
+        made = super().from_config(config)
         made.retry_policy = pgqpy.ExponentialBackoff(
-            first=config.first_pause, cap=config.longest_pause, attempts=config.attempts
+            first=made.first_pause, cap=made.longest_pause, attempts=made.attempts
         )
-        if config.to and config.subject and config.body:
-            made.template = MailTemplate(
-                to=config.to, subject=config.subject, body=config.body, html=config.html
-            )
-        made.operations = config.operations
         return made
+
+    @cached_property
+    def server(self) -> MailServer:
+        """The mail server."""
+        return MailServer(
+            self.host,
+            self.port,
+            security=self.security,
+            user=self.user,
+            password=self.password,
+            ca_file=self.ca_file,
+            timeout=self.timeout,
+        )
+
+    @cached_property
+    def template(self) -> MailTemplate | None:
+        """The template for captured rows, if the settings have one."""
+        if not (self.to and self.subject and self.body):
+            return None
+        return MailTemplate(to=self.to, subject=self.subject, body=self.body, html=self.html)
 
     def mail(self, event: pgqpy.Event) -> Mail | None:
         """The mail that an event asks for; None for no mail.
