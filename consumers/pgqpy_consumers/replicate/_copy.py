@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import LiteralString
 
 import psycopg
@@ -50,118 +49,123 @@ class _Unwanted(Exception):
     """The table was removed, or is to be copied again."""
 
 
-def copy_table(
-    source: pgqpy.Connection,
-    target: pgqpy.Connection,
-    state: State,
-    replica: Replica,
-    applier: Applier,
-    check_stop: Callable[[], None],
-) -> bool:
-    """Copy all rows, in one transaction of the target; False if it was removed meanwhile.
+class Copier:
+    """Copies a table, and lets the copy catch up."""
 
-    The copy's snapshot tells what the copy has seen. Changes wait from before it was taken, so that
-    each change is either in the copy or waits, or is still in the queue.
-    """
-    with suppress(_Unwanted):
-        _copy(source, target, state, replica, applier, check_stop)
+    def __init__(
+        self,
+        source: pgqpy.Connection,
+        state: State,
+        replica: Replica,
+        check_stop: Callable[[], None],
+    ) -> None:
+        """``check_stop`` is called again and again; it raises `Stopped` to end the work."""
+        self._source = source
+        self._target = state.conn
+        self._state = state
+        self._replica = replica
+        self._applier = Applier()
+        self._check_stop = check_stop
+
+    def copy(self) -> bool:
+        """Copy all rows, in one transaction of the target; False if it was removed meanwhile.
+
+        The copy's snapshot tells what the copy has seen. Changes wait from before it was taken, so
+        that each change is either in the copy or waits, or is still in the queue.
+        """
+        with self._target.transaction():
+            self._state.own()
+            if self._state.now(self._replica) is None:
+                return False
+            self._state.begin_copy(self._replica)
+        try:
+            rows = self._copy_rows()
+        except _Unwanted:
+            return False
+        logger.info("table %s: %s rows copied", self._replica, rows)
         return True
-    return False
 
+    def _copy_rows(self) -> int:
+        source, target, replica = self._source, self._target, self._replica
+        with source.transaction():
+            source.execute("set transaction isolation level repeatable read read only")
+            alike(source)
+            [(snapshot,)] = source.execute("select pg_catalog.txid_current_snapshot()::text")
+            relation = catalog.by_names(source, replica.source)
+            names = catalog.chosen(source, relation, replica.columns)
+            with target.transaction():
+                self._applier.prepare(target)
+                self._applier.forget(replica)
+                table = self._applier.table(target, replica)
+                columns = identifiers([each.name for each in table.writable(names)])
+                # Readers keep the old rows until the copy is there; TRUNCATE would lock them out.
+                with naming(table):
+                    target.execute(sql.SQL("delete from {}").format(table.identifier))
+                blocks = _read(
+                    source,
+                    sql.SQL("copy (select {} from {} {}) to stdout").format(
+                        columns,
+                        sql.SQL("" if relation.kind == "p" else "only"),
+                        sql.Identifier(*relation.names),
+                    ),
+                )
+                rows = self._write(blocks, table, columns)
+                if not self._state.end_copy(replica, snapshot):
+                    raise _Unwanted
+        return rows
 
-def _copy(
-    source: pgqpy.Connection,
-    target: pgqpy.Connection,
-    state: State,
-    replica: Replica,
-    applier: Applier,
-    check_stop: Callable[[], None],
-) -> None:
-    with target.transaction():
-        state.own()
-        if state.now(replica) is None:
-            raise _Unwanted
-        state.begin_copy(replica)
-    with source.transaction():
-        source.execute("set transaction isolation level repeatable read read only")
-        alike(source)
-        row = source.execute("select pg_catalog.txid_current_snapshot()::text").fetchone()
-        assert row is not None
-        snapshot: str = row[0]
-        relation = catalog.by_names(source, replica.source)
-        names = catalog.chosen(source, relation, replica.columns)
-        with target.transaction():
-            applier.prepare(target)
-            applier.forget(replica)
-            table = applier.table(target, replica)
-            columns = [each.name for each in table.writable(names)]
-            # Readers keep the old rows until the copy is there; TRUNCATE would lock readers out.
-            with naming(table):
-                target.execute(sql.SQL("delete from {}").format(table.identifier))
-            rows = _pipe(
-                source,
-                sql.SQL("copy (select {} from {} {}) to stdout").format(
-                    identifiers(columns),
-                    sql.SQL("" if relation.kind == "p" else "only"),
-                    sql.Identifier(*relation.names),
-                ),
-                target,
-                sql.SQL("copy {} ({}) from stdin").format(table.identifier, identifiers(columns)),
-                table,
-                check_stop,
-            )
-            if not state.end_copy(replica, snapshot):
-                raise _Unwanted
-    logger.info("table %s: %s rows copied", replica, rows)
+    def _write(self, blocks: Iterator[Buffer], table: Table, columns: sql.Composed) -> int:
+        """Write the rows into the target; returns how many."""
+        statement = sql.SQL("copy {} ({}) from stdin").format(table.identifier, columns)
+        with self._target.cursor() as cursor:
+            try:
+                with cursor.copy(statement) as copy:
+                    for block in blocks:
+                        self._check_stop()
+                        copy.write(block)
+            except psycopg.Error:
+                with naming(table):
+                    raise
+            return cursor.rowcount
 
+    def catch_up(self) -> None:
+        """Apply the changes that have waited; after the last of them the stream takes over.
 
-def catch_up(
-    target: pgqpy.Connection,
-    state: State,
-    replica: Replica,
-    applier: Applier,
-    check_stop: Callable[[], None],
-) -> None:
-    """Apply the changes that have waited; after the last of them the stream takes over.
+        Raises the error that prevents it.
+        """
+        while True:
+            self._check_stop()
+            with self._target.transaction():
+                if self._apply_waiting() == CHUNK:
+                    continue
+            with self._target.transaction():
+                # Under this lock the stream cannot add changes.
+                self._state.own()
+                while (done := self._apply_waiting()) == CHUNK:
+                    pass
+                if done is not None:
+                    self._state.caught_up(self._replica)
+                return
 
-    Raises the error that prevents it.
-    """
-    while True:
-        check_stop()
-        with target.transaction():
-            if _apply_waiting(target, state, replica, applier) == CHUNK:
-                continue
-        with target.transaction():
-            # Under this lock the stream cannot add changes.
-            state.own()
-            while (done := _apply_waiting(target, state, replica, applier)) == CHUNK:
-                pass
-            if done is not None:
-                state.caught_up(replica)
-            return
-
-
-def _apply_waiting(
-    target: pgqpy.Connection, state: State, replica: Replica, applier: Applier
-) -> int | None:
-    """Apply a piece of them; returns how many. None if the table is not waiting any more."""
-    applier.prepare(target)
-    now = state.now(replica)
-    if now is None or not now.waiting or not now.copied or now.state == COPYING:
-        return None
-    seen = now.snapshot
-    rows = state.waiting(now, now.applied, CHUNK)
-    changes: list[tuple[Replica, Change]] = []
-    for _, event_id, txid, event_type, data, extra1 in rows:
-        if seen is None or not seen.sees(txid):
-            change = change_from(event_id, txid, event_type, data, extra1)
-            assert change is not None
-            changes.append((now, change))
-    for error in applier.apply(target, changes).values():
-        raise error
-    if rows:
-        state.applied(now, rows[-1][0])
-    return len(rows)
+    def _apply_waiting(self) -> int | None:
+        """Apply some; returns how many. None if the table is not waiting any more."""
+        self._applier.prepare(self._target)
+        now = self._state.now(self._replica)
+        if now is None or not now.waiting or not now.copied or now.state == COPYING:
+            return None
+        seen = now.snapshot
+        rows = self._state.waiting(now, now.applied, CHUNK)
+        changes: list[tuple[Replica, Change]] = []
+        for _, event_id, txid, event_type, data, extra1 in rows:
+            if seen is None or not seen.sees(txid):
+                change = change_from(event_id, txid, event_type, data, extra1)
+                assert change is not None
+                changes.append((now, change))
+        for error in self._applier.apply(self._target, changes).values():
+            raise error
+        if rows:
+            self._state.applied(now, rows[-1][0])
+        return len(rows)
 
 
 def mark_in_step(source: pgqpy.Connection, state: State) -> None:
@@ -184,27 +188,6 @@ def mark_in_step(source: pgqpy.Connection, state: State) -> None:
     if not all(newest.covers(snapshot) for _, snapshot in pending):
         # An idle queue would be ticked only once a minute.
         source.execute("select pgq.force_tick(%s)", state.names[:1])
-
-
-def _pipe(
-    source: pgqpy.Connection,
-    copy_out: sql.Composed,
-    target: pgqpy.Connection,
-    copy_in: sql.Composed,
-    table: Table,
-    check_stop: Callable[[], None],
-) -> int:
-    """Stream the rows from one server to the other; returns how many."""
-    with target.cursor() as writing:
-        try:
-            with writing.copy(copy_in) as copy:
-                for block in _read(source, copy_out):
-                    check_stop()
-                    copy.write(block)
-        except psycopg.Error:
-            with naming(table):
-                raise
-        return writing.rowcount
 
 
 def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Iterator[Buffer]:

@@ -15,8 +15,7 @@ import pgqpy
 from pgqpy.errors import PgqError
 from pgqpy.retry import Backoff
 from pgqpy_consumers.apply._merge import is_about_tables
-from pgqpy_consumers.replicate._apply import Applier
-from pgqpy_consumers.replicate._copy import Stopped, catch_up, copy_table, mark_in_step
+from pgqpy_consumers.replicate._copy import Copier, Stopped, mark_in_step
 from pgqpy_consumers.replicate._sequences import carry_over
 from pgqpy_consumers.replicate._state import ADDED, COPYING, FAILED, Replica, ReplicaError, State
 
@@ -175,16 +174,16 @@ class Workers:
         self, source: pgqpy.Connection, target: pgqpy.Connection, replica: Replica
     ) -> bool:
         state = State(target, *self._names)
-        applier = Applier()
+        copier = Copier(source, state, replica, self._check_stop)
         # For the session: if the process is killed, no lock is left.
         if not state.claim(replica):
             return False
         try:
             if not replica.copied:
                 logger.info("table %s: copying", replica)
-                if not copy_table(source, target, state, replica, applier, self._check_stop):
+                if not copier.copy():
                     return True
-            catch_up(target, state, replica, applier, self._check_stop)
+            copier.catch_up()
         except (psycopg.Error, PgqError) as error:
             cause = error if isinstance(error, psycopg.Error) else error.__cause__
             if isinstance(cause, psycopg.Error) and not is_about_tables(cause):

@@ -8,8 +8,9 @@ last of these changes. These changes are still in the queue. No session is locke
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import LiteralString
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import LiteralString, NamedTuple
 
 from psycopg import sql
 
@@ -63,26 +64,14 @@ class Comparison:
     tick: int
     """The target was compared as of this tick of the queue."""
     differences: list[Difference]
+    snapshot: str
+    """The tick's snapshot."""
     repaired: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Tick:
+class _Tick(NamedTuple):
     id: int
     snapshot: str
-
-
-@dataclass(slots=True)
-class _Found:
-    """The result of a comparison, with what repairing needs."""
-
-    rows: int
-    at: _Tick
-    key: list[str]
-    columns: list[str]
-    differences: list[Difference]
-    right: dict[str, Row] = field(default_factory=dict)
-    """The correct contents of missing and different rows."""
 
 
 class Comparer:
@@ -108,135 +97,142 @@ class Comparer:
             pgqpy.connect(self._target_dsn, autocommit=True) as target,
             source.transaction(),
         ):
-            self._check(target, replica)
-            before = self._newest(asking)
-            source.execute("set transaction isolation level repeatable read read only")
-            alike(source)
-            [row] = source.execute("select pg_catalog.txid_current_snapshot()::text")
-            seen = Snapshot.parse(row[0])
-            self._follow(asking, target, seen)
-            found = self._compare(asking, source, target, replica, before, seen, repair)
-            repaired = 0
-            if repair and found.differences:
-                repaired = self._repair(asking, target, replica, found)
-        return Comparison(replica, found.rows, found.at.id, found.differences, repaired)
+            state = State(target, *self._names)
+            return _Pair(asking, source, state, replica).compare(self._patience, repair)
 
-    def _check(self, target: pgqpy.Connection, replica: Replica) -> None:
-        now = State(target, *self._names).now(replica)
+
+class _Pair:
+    """A table and its copy, being compared."""
+
+    def __init__(
+        self,
+        asking: pgqpy.Connection,
+        source: pgqpy.Connection,
+        state: State,
+        replica: Replica,
+    ) -> None:
+        """``asking`` sees the newest ticks of the source; ``source`` keeps one snapshot."""
+        self._asking = asking
+        self._source = source
+        self._target = state.conn
+        self._state = state
+        self._replica = replica
+        self._queue = state.names[0]
+
+    def compare(self, patience: float, repair: bool) -> Comparison:
+        self._check()
+        before = self._newest()
+        self._source.execute("set transaction isolation level repeatable read read only")
+        alike(self._source)
+        [row] = self._source.execute("select pg_catalog.txid_current_snapshot()::text")
+        seen = Snapshot.parse(row[0])
+        self._follow(seen, patience)
+        # The correct contents of missing and different rows, for a repair.
+        self._right: dict[str, Row] = {}
+        found = self._compare(before, seen, repair)
+        if repair and found.differences:
+            return replace(found, repaired=self._repair(found))
+        return found
+
+    def _check(self) -> None:
+        now = self._state.now(self._replica)
         if now is None or now.waiting or not now.copied:
             raise NotComparable(
-                f"table {replica} is {'removed' if now is None else now.state}, so that there is"
-                " nothing to compare yet",
+                f"table {self._replica} is {'removed' if now is None else now.state}, so that"
+                " there is nothing to compare yet",
                 hint="`pgqpy replicate list` shows when it is in step.",
             )
 
     # --- a point in time
 
-    def _newest(self, conn: pgqpy.Connection) -> _Tick:
-        row = conn.execute(_TICK, [self._names[0], None]).fetchone()
-        if row is None:
-            raise NotComparable(f"queue {self._names[0]!r} has no tick", hint="Start pgqpy ticker.")
-        return _Tick(*row)
+    def _tick(self, tick: int | None) -> _Tick | None:
+        row = self._asking.execute(_TICK, [self._queue, tick]).fetchone()
+        return None if row is None else _Tick(*row)
 
-    def _follow(self, asking: pgqpy.Connection, target: pgqpy.Connection, seen: Snapshot) -> None:
+    def _newest(self) -> _Tick:
+        tick = self._tick(None)
+        if tick is None:
+            raise NotComparable(f"queue {self._queue!r} has no tick", hint="Start pgqpy ticker.")
+        return tick
+
+    def _follow(self, seen: Snapshot, patience: float) -> None:
         """Wait until the target has all that the snapshot sees."""
-        deadline = time.monotonic() + self._patience
-        queue = self._names[0]
-        while not Snapshot.parse((tick := self._newest(asking)).snapshot).covers(seen):
-            asking.execute("select pgq.force_tick(%s)", [queue])
-            self._pause(
-                deadline,
-                f"queue {queue!r} got no tick within {self._patience:g} s",
-                "Keep `pgqpy ticker` running.",
-            )
-        while (self._progress(target) or 0) < tick.id:
-            self._pause(
-                deadline,
-                f"the target has not come to tick {tick.id} within {self._patience:g} s",
+        deadline = time.monotonic() + patience
+
+        def pause(message: str, hint: str) -> None:
+            if time.monotonic() > deadline:
+                raise NotComparable(f"{message} within {patience:g} s", hint=hint)
+            time.sleep(_POLL)
+
+        while not Snapshot.parse((tick := self._newest()).snapshot).covers(seen):
+            self._asking.execute("select pgq.force_tick(%s)", [self._queue])
+            pause(f"queue {self._queue!r} got no tick", "Keep `pgqpy ticker` running.")
+        while (self._progress() or 0) < tick.id:
+            pause(
+                f"the target has not come to tick {tick.id}",
                 "Keep `pgqpy run replicate` running while tables are compared.",
             )
 
-    @staticmethod
-    def _pause(deadline: float, message: str, hint: str) -> None:
-        if time.monotonic() > deadline:
-            raise NotComparable(message, hint=hint)
-        time.sleep(_POLL)
-
-    def _progress(self, target: pgqpy.Connection) -> int | None:
-        row = target.execute(_PROGRESS, self._names).fetchone()
+    def _progress(self) -> int | None:
+        row = self._target.execute(_PROGRESS, self._state.names).fetchone()
         return None if row is None else int(row[0])
 
-    def _reached(self, asking: pgqpy.Connection, target: pgqpy.Connection) -> _Tick:
+    def _reached(self) -> _Tick:
         """The tick at which the target's transaction sees the target."""
-        tick = self._progress(target)
-        row = asking.execute(_TICK, [self._names[0], tick]).fetchone()
-        if row is None:
-            raise NotComparable(f"tick {tick} is forgotten already", hint="Compare once more.")
-        return _Tick(*row)
+        progress = self._progress()
+        tick = self._tick(progress)
+        if tick is None:
+            raise NotComparable(f"tick {progress} is forgotten already", hint="Compare once more.")
+        return tick
 
     def _changes(
-        self,
-        asking: pgqpy.Connection,
-        replica: Replica,
-        columns: list[str],
-        after: _Tick,
-        upto: _Tick,
-        seen: Snapshot | None,
+        self, columns: Collection[str], after: _Tick, upto: _Tick, seen: Snapshot | None
     ) -> Latest:
         """The last states of rows changed between two ticks, without changes that S has seen."""
         latest = Latest()
         if after.id >= upto.id:
             return latest
-        [row] = asking.execute(
-            "select pgq.snapshot_range_sql(%s, %s, %s, %s, %s)",
-            [self._names[0], after.id, after.snapshot, upto.id, upto.snapshot],
+        [row] = self._asking.execute(
+            "select pgq.snapshot_range_sql(%s, %s, %s, %s, %s)", [self._queue, *after, *upto]
         )
         query = sql.SQL(
             "select ev_id, ev_txid, ev_type, ev_data, ev_extra1 from ({}) e"
             " where ev_extra1 = {} order by ev_id"
-        ).format(sql.SQL(row[0]), str(replica))
-        wanted = set(columns)
-        for event_id, txid, event_type, data, extra1 in asking.execute(query):
-            if seen is not None and seen.sees(txid):
+        ).format(sql.SQL(row[0]), str(self._replica))
+        for event in self._asking.execute(query):
+            change = change_from(*event)
+            if change is None or change.table != self._replica.source:
                 continue
-            change = change_from(event_id, txid, event_type, data, extra1)
-            if change is None or change.table != replica.source:
+            if seen is not None and seen.sees(change.txid):
                 continue
             if not latest.fits(change):
                 raise NotComparable(
-                    f"the key of table {replica} was changed just now", hint="Compare once more."
+                    f"the key of table {self._replica} was changed just now",
+                    hint="Compare once more.",
                 )
-            values = {name: each for name, each in change.values.items() if name in wanted}
-            if values and len(values) < len(wanted):
+            values = {name: each for name, each in change.values.items() if name in columns}
+            if values and len(values) < len(columns):
                 raise NotComparable(
-                    f"table {replica} was altered just now", hint="Compare once more."
+                    f"table {self._replica} was altered just now", hint="Compare once more."
                 )
             latest.add(change._replace(values=values))
         return latest
 
     # --- comparing
 
-    def _compare(
-        self,
-        asking: pgqpy.Connection,
-        source: pgqpy.Connection,
-        target: pgqpy.Connection,
-        replica: Replica,
-        before: _Tick,
-        seen: Snapshot,
-        repair: bool,
-    ) -> _Found:
+    def _compare(self, before: _Tick, seen: Snapshot, repair: bool) -> Comparison:
+        source, target = self._source, self._target
         with target.transaction():
             target.execute("set transaction isolation level repeatable read")
             silent(target, False)
-            at = self._reached(asking, target)
-            self._check(target, replica)
-            relation = catalog.by_names(source, replica.source)
-            table = describe(target, *replica.target)
-            key = catalog.key(source, relation)
-            writable = table.writable(catalog.chosen(source, relation, replica.columns))
-            columns = [each.name for each in writable]
-            latest = self._changes(asking, replica, columns, before, at, seen)
+            at = self._reached()
+            self._check()
+            relation = catalog.by_names(source, self._replica.source)
+            table = describe(target, *self._replica.target)
+            self._key = key = catalog.key(source, relation)
+            writable = table.writable(catalog.chosen(source, relation, self._replica.columns))
+            self._columns = columns = [each.name for each in writable]
+            latest = self._changes(columns, before, at, seen)
 
             only = sql.SQL("" if relation.kind == "p" else "only ")
             there = Rows(source, only + sql.Identifier(*relation.names), key, columns)
@@ -244,7 +240,7 @@ class Comparer:
             keys = [each for each in writable if each.name in key]
             changed = Rows(target, stage(target, writable, latest.rows.values()), key, columns)
             gone = Rows(target, stage(target, keys, latest.gone.values(), what="gone"), key, key)
-            count = self._count(source, relation.oid)
+            count = self._count(relation.oid)
             overlay: dict[str, tuple[int, int | None]] = {
                 each: (piece, None) for each, (piece, _) in gone.piece_of_each(count).items()
             }
@@ -264,17 +260,15 @@ class Comparer:
                 else:
                     right[each] = digest
             actual = copy.digests(pieces, count) if pieces else {}
-            found = _Found(rows, at, key, columns, _differences(right, actual))
+            differences = _differences(right, actual)
             if repair:
-                wrong = {each.key for each in found.differences if each.kind != EXTRA}
-                found.right = there.fetch(wrong - overlay.keys()) | changed.fetch(
-                    wrong & overlay.keys()
-                )
-        return found
+                wrong = {each.key for each in differences if each.kind != EXTRA}
+                self._right = there.fetch(wrong - overlay.keys())
+                self._right |= changed.fetch(wrong & overlay.keys())
+        return Comparison(self._replica, rows, at.id, differences, at.snapshot)
 
-    @staticmethod
-    def _count(source: pgqpy.Connection, oid: int) -> int:
-        [row] = source.execute(
+    def _count(self, oid: int) -> int:
+        [row] = self._source.execute(
             "select sum(c.reltuples)::int8 from pg_catalog.pg_class c where c.oid = %s"
             " or c.oid in (select relid from pg_catalog.pg_partition_tree(%s) where isleaf)",
             [oid, oid],
@@ -283,40 +277,34 @@ class Comparer:
 
     # --- repairing
 
-    def _repair(
-        self,
-        asking: pgqpy.Connection,
-        target: pgqpy.Connection,
-        replica: Replica,
-        found: _Found,
-    ) -> int:
+    def _repair(self, found: Comparison) -> int:
         """Correct rows, at a point at which no batch can be applied meanwhile.
 
         A row that changed after the comparison is correct already: a change holds the whole row.
         """
+        target, key = self._target, self._key
         quiet = may_silence(target)
         with target.transaction():
-            state = State(target, *self._names)
-            state.own()
+            self._state.own()
             silent(target, quiet)
-            self._check(target, replica)
-            upto = self._reached(asking, target)
-            latest = self._changes(asking, replica, found.columns, found.at, upto, None)
+            self._check()
+            at = _Tick(found.tick, found.snapshot)
+            latest = self._changes(self._columns, at, self._reached(), None)
             if latest.truncated:
                 return 0
-            table = describe(target, *replica.target)
+            table = describe(target, *self._replica.target)
             done: set[str] = set()
-            for names, rows in ((found.columns, latest.rows), (found.key, latest.gone)):
+            for names, rows in ((self._columns, latest.rows), (key, latest.gone)):
                 staged = stage(target, table.writable(tuple(names)), rows.values())
-                done |= Rows(target, staged, found.key, names).piece_of_each(1).keys()
+                done |= Rows(target, staged, key, names).piece_of_each(1).keys()
             wrong = [each for each in found.differences if each.key not in done]
 
             mended = Latest()
-            mended.key_columns = tuple(found.key)
+            mended.key_columns = tuple(key)
             for each in wrong:
                 if each.kind != EXTRA:
-                    mended.rows[(each.key,)] = found.right[each.key]
-            copy = Rows(target, table.identifier, found.key, found.key)
+                    mended.rows[(each.key,)] = self._right[each.key]
+            copy = Rows(target, table.identifier, key, key)
             extra = copy.fetch([each.key for each in wrong if each.kind == EXTRA])
             mended.gone = {(key,): row for key, row in extra.items()}
             apply_all(target, [(table, mended)], foreign_keys=not quiet)

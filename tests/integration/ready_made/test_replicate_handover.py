@@ -7,8 +7,7 @@ import threading
 import pytest
 
 import pgqpy
-from pgqpy_consumers.replicate._apply import Applier
-from pgqpy_consumers.replicate._copy import catch_up, copy_table
+from pgqpy_consumers.replicate._copy import Copier
 from pgqpy_consumers.replicate._state import State
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect
@@ -35,7 +34,7 @@ def nothing() -> None:
 def copy(pair: Pair, target: pgqpy.Connection) -> bool:
     state = State(target, pair.queue, CONSUMER)
     [replica] = state.tables()
-    return copy_table(pair.source, target, state, replica, Applier(), nothing)
+    return Copier(pair.source, state, replica, nothing).copy()
 
 
 def test_what_the_copy_has_is_not_applied_again(item: Pair, connect: Connect) -> None:
@@ -46,7 +45,7 @@ def test_what_the_copy_has_is_not_applied_again(item: Pair, connect: Connect) ->
     target = connect(item.target_dsn)
     assert copy(item, target)
     state = State(target, item.queue, CONSUMER)
-    catch_up(target, state, state.tables()[0], Applier(), nothing)
+    Copier(item.source, state, state.tables()[0], nothing).catch_up()
     item.source.execute("update item set n = 4")
     ops.tick(item.source, item.queue)
     consumer = item.consumer()
@@ -77,9 +76,9 @@ def test_changes_that_come_during_the_copy_wait_and_are_applied(
             assert consumer.run_once()
             assert ops.value(item.target, "select count(*) from pgq_ext.replica_event") == 1
 
-    assert copy_table(connect(item.source_dsn), target, state, replica, Applier(), meanwhile)
+    assert Copier(connect(item.source_dsn), state, replica, meanwhile).copy()
     assert ops.value(target, "select n from item where id = 5") == 0
-    catch_up(target, state, replica, Applier(), nothing)
+    Copier(item.source, state, replica, nothing).catch_up()
     item.same("item")
     assert ops.value(target, "select count(*) from pgq_ext.replica_event") == 0
 
@@ -92,7 +91,7 @@ def test_a_batch_that_is_being_applied_is_waited_for(item: Pair, connect: Connec
     State(stream, item.queue, CONSUMER).share()
     state = State(target, item.queue, CONSUMER)
     [replica] = state.tables()
-    thread = threading.Thread(target=catch_up, args=[target, state, replica, Applier(), nothing])
+    thread = threading.Thread(target=Copier(item.source, state, replica, nothing).catch_up)
     thread.start()
     try:
         eventually(
@@ -128,7 +127,7 @@ def test_a_table_that_is_removed_during_its_copy_gets_nothing(item: Pair, connec
                 item.manager.state.remove(replica)
 
     source = connect(item.source_dsn)
-    assert not copy_table(source, target, state, replica, Applier(), meanwhile)
+    assert not Copier(source, state, replica, meanwhile).copy()
     assert removed
     assert ops.value(item.target, "select count(*) from item") == 0
 
@@ -145,7 +144,7 @@ def test_readers_see_the_rows_of_before_until_a_new_copy_is_there(
 
     state = State(target, item.queue, CONSUMER)
     item.source.execute("delete from item where id > 5")
-    assert copy_table(connect(item.source_dsn), target, state, state.tables()[0], Applier(), look)
+    assert Copier(connect(item.source_dsn), state, state.tables()[0], look).copy()
     assert set(seen) == {10}
     look()
     assert seen[-1] == 5
