@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, Literal, Self
 
 import pgqpy
@@ -14,6 +13,7 @@ from pgqpy.dsn import resolve
 from pgqpy.errors import InvalidPayload, InvalidTask, translate_errors
 from pgqpy.tasks import Tasks
 from pgqpy.tasks.formats import changes_json, jsonb
+from pgqpy_consumers._shared import pieces
 from pgqpy_consumers.settings import Configured, setting
 
 #: The number of tasks that are pushed at once.
@@ -69,8 +69,7 @@ class EventsToTasks(Configured, pgqpy.RemoteConsumer):
     )
     priority: int = setting("The tasks' priority; higher ones come first.", default=0)
     order_key: Key = setting(
-        "Tasks with the same value of this field are processed one after the other.",
-        default="none",
+        "Tasks with the same value of this field are processed one after the other.", default="none"
     )
     unique_key: Key = setting(
         "No task is pushed while the queue has one with the same value of this field.",
@@ -116,7 +115,7 @@ class EventsToTasks(Configured, pgqpy.RemoteConsumer):
             for event in batch
             if (task := self.task_of(event)) is not None
         )
-        for piece in _pieces(inserts):
+        for piece in pieces(inserts, _PIECE):
             with translate_errors():
                 target.execute(_PUSH, [self.consumer, f"[{','.join(piece)}]"])
 
@@ -195,9 +194,3 @@ def _has_passed(at: datetime | None) -> bool:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"JSON has no {name}")
-
-
-def _pieces(inserts: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(inserts)
-    while piece := list(islice(rest, _PIECE)):
-        yield piece

@@ -8,13 +8,7 @@ import psycopg
 
 import pgqpy
 from pgqpy.formats import event_table
-from pgqpy_consumers._event_copy import (
-    Timed,
-    copy_events,
-    endless,
-    is_same_database,
-    write_events,
-)
+from pgqpy_consumers._event_copy import Timed, copy_events, endless, is_same_database, write_events
 from pgqpy_consumers.settings import Configured, setting
 
 

@@ -88,12 +88,7 @@ class RowCounter(Configured, pgqpy.Consumer):
         with translate_errors():
             rows = conn.execute(
                 statement,
-                [
-                    self.queue,
-                    self.consumer,
-                    table.as_string(),
-                    None if batch is None else batch.id,
-                ],
+                [self.queue, self.consumer, table.as_string(), None if batch is None else batch.id],
             ).fetchall()
         logger.info(
             "counted table %s.%s",

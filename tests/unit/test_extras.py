@@ -78,9 +78,10 @@ def test_an_error_names_the_extra_that_is_missing(package: str, program: str, ex
 
 def test_all_else_is_there_without_extras() -> None:
     program = (
-        "import pgqpy, pgqpy.tasks, pgqpy_ticker.web, pgqpy.cli, pgqpy.testing, pgqpy.pytest_plugin,"
-        " pgqpy.sqlalchemy, pgqpy.alembic, pgqpy.schema, pgqpy_consumers.queue_mover,"
-        " pgqpy_consumers.replicate, pgqpy_consumers.table_loader, pgqpy_consumers.email_sender"
+        "import pgqpy, pgqpy.tasks, pgqpy_ticker.web, pgqpy.cli, pgqpy.testing,"
+        " pgqpy.pytest_plugin, pgqpy.sqlalchemy, pgqpy.alembic, pgqpy.schema,"
+        " pgqpy_consumers.queue_mover, pgqpy_consumers.replicate, pgqpy_consumers.table_loader,"
+        " pgqpy_consumers.email_sender"
     )
     done = without(EXTRAS, program)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,7 @@ from email.utils import format_datetime
 import pytest
 
 from pgqpy import Event
-from pgqpy_consumers.webhook._endpoint import retry_after
-from pgqpy_consumers.webhook._request import Signer, envelope, key_function
+from pgqpy_consumers.webhook._request import Signer, envelope, key_function, retry_after
 from pgqpy_consumers.webhook.consumer import ByKey
 
 

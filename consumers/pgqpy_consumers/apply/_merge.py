@@ -103,10 +103,8 @@ def _insert_or_update(
 def _replace(
     table: Table, columns: Sequence[Column], key: Sequence[str], staged: sql.Identifier
 ) -> sql.Composed:
-    """The upsert for rows that have exchanged unique values: delete all, insert all.
-
-    In one statement, so that foreign keys are checked when all rows are back.
-    """
+    """The upsert for rows that have exchanged unique values: delete all, insert all. In one
+    statement, so that foreign keys are checked when all rows are back."""
     keys = [each for each in columns if each.name in key]
     return sql.SQL(
         "with gone as (delete from {} t using {} s where {} returning 1)"
@@ -130,8 +128,7 @@ def stage(
     what: str = "",
 ) -> sql.Identifier:
     """A temporary table with the rows. It is kept for the session: creating it for each batch would
-    leave dead rows in the catalog.
-    """
+    leave dead rows in the catalog."""
     shape = repr((what, [(each.name, each.type) for each in columns]))
     name = sql.Identifier(
         "pg_temp", "pgqpy_" + hashlib.md5(shape.encode(), usedforsecurity=False).hexdigest()
@@ -242,9 +239,7 @@ def apply_all(
     if order is None:
         for table, latest in work:
             with naming(table):
-                clear(conn, table, latest)
-                delete(conn, table, latest)
-                upsert(conn, table, latest, nested=nested)
+                merge(conn, table, latest, nested=nested)
         return
     sorted_work = sorted(work, key=lambda each: order[each[0].oid])
     # Referencing rows are inserted after the referenced ones and deleted before them.

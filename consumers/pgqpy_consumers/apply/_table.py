@@ -42,10 +42,8 @@ class Column:
     always_identity: bool
 
     def writer(self, *, nested: bool) -> Callable[[Value], str | None]:
-        """The function that converts captured values to texts for this column.
-
-        ``nested`` as for `merge`. Raises NestedJson if the JSON of the column would be ambiguous.
-        """
+        """The function that converts captured values to texts for this column. ``nested`` as for
+        `merge`. Raises NestedJson if the JSON of the column would be ambiguous."""
         if not nested:
             return text
         if self.has_json_inside:

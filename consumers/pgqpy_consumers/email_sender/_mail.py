@@ -49,10 +49,7 @@ class Mail:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """The mail described by an object with these fields; "to", "cc" and "bcc" may be a text
-        instead of a list.
-
-        Raises InvalidMail.
-        """
+        instead of a list. Raises InvalidMail."""
         if not isinstance(value, dict):
             raise InvalidMail("the data is no JSON object with to, subject and body")
         if unknown := set(value) - set(cls.__dataclass_fields__):
@@ -168,10 +165,8 @@ def _one_line(name: str, text: str) -> str:
 
 
 def _check_header(message: EmailMessage) -> None:
-    """Check that no header holds an encoded line end, in either form that a mail is sent in.
-
-    Raises InvalidMail.
-    """
+    """Check that no header holds an encoded line end, in either form that a mail is sent in. Raises
+    InvalidMail."""
     for form in (policy.SMTP, policy.SMTPUTF8):
         for name, value in message.raw_items():
             try:
@@ -223,10 +218,8 @@ _PART = re.compile(
 
 
 def one_address(text: str) -> Address:
-    """Parse a single address: `ann@shop.example` or `Ann <ann@shop.example>`.
-
-    Raises InvalidMail if the text is no address, several, a group, or has a comment.
-    """
+    """Parse a single address: `ann@shop.example` or `Ann <ann@shop.example>`. Raises InvalidMail if
+    the text is no address, several, a group, or has a comment."""
     if len(text) > _LONGEST:
         raise InvalidMail(f"an address has at most {_LONGEST} characters, this one {len(text)}")
     if has_controls(text):
@@ -257,10 +250,8 @@ class AddressTemplate:
         self._parts = [found.groupdict() for found in self._split(text)]
 
     def fill(self, value_of: Callable[[str], str]) -> tuple[str, ...]:
-        """The addresses; ``value_of`` gives the value of a column, named as ``{column}``.
-
-        Raises InvalidMail if a result is not exactly one address.
-        """
+        """The addresses; ``value_of`` gives the value of a column, named as ``{column}``. Raises
+        InvalidMail if a result is not exactly one address."""
         return tuple(str(self._filled(value_of, **part)) for part in self._parts)
 
     def _split(self, text: str) -> Iterator[re.Match[str]]:
@@ -275,11 +266,7 @@ class AddressTemplate:
             at = found.end() + 1
 
     def _filled(
-        self,
-        value_of: Callable[[str], str],
-        name: str | None,
-        named: str | None,
-        bare: str | None,
+        self, value_of: Callable[[str], str], name: str | None, named: str | None, bare: str | None
     ) -> Address:
         def with_values(text: str) -> str:
             return _HOLE.sub(lambda hole: value_of(self._columns[ord(hole[0]) - _FIRST_HOLE]), text)

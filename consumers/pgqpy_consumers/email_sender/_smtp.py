@@ -124,10 +124,8 @@ class MailServer:
 
 
 def _begun(smtp: smtplib.SMTP, sender: str, options: list[str]) -> bool:
-    """Whether the kept connection accepts the sender.
-
-    If not, a new connection will say why. Servers close idle connections; nothing is lost by that.
-    """
+    """Whether the kept connection accepts the sender. If not, a new connection will say why.
+    Servers close idle connections; nothing is lost by that."""
     try:
         return smtp.mail(sender, options)[0] == 250
     except (smtplib.SMTPException, OSError):

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import pgqpy
-from pgqpy_consumers._identity import identity
+from pgqpy_consumers._shared import identity
 from pgqpy_consumers.email_sender._mail import (
     AddressTemplate,
     Mail,
@@ -18,6 +18,7 @@ from pgqpy_consumers.email_sender._smtp import MailRefused, MailServer, Security
 from pgqpy_consumers.settings import Configured, setting
 
 
+# Long: the keys of the file.
 class EmailSender(Configured, pgqpy.TrackedConsumer):
     """Sends a mail for each event, and remembers which events are sent.
 
@@ -57,8 +58,7 @@ class EmailSender(Configured, pgqpy.TrackedConsumer):
     )
     timeout: float = setting("Seconds that the server may take for a step.", default=30.0)
     attempts: int = setting(
-        "The attempts before a mail that is refused temporarily becomes a dead letter.",
-        default=15,
+        "The attempts before a mail that is refused temporarily becomes a dead letter.", default=15
     )
     first_pause: float = setting("Seconds before its second attempt.", default=10.0)
     longest_pause: float = setting("The most seconds between two attempts.", default=3600.0)

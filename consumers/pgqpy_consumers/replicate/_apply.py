@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import LiteralString
 
 import pgqpy
 from pgqpy import Event
+from pgqpy_consumers._shared import pieces
 from pgqpy_consumers.apply import (
     ApplyError,
     BadEvent,
@@ -48,9 +48,7 @@ def alike(conn: pgqpy.Connection) -> None:
 
 def silent(conn: pgqpy.Connection, allowed: bool) -> None:
     """Prepare a transaction that writes to the target: no triggers fire, no foreign keys check.
-
-    Only if ``allowed``: see `may_silence`.
-    """
+    Only if ``allowed``: see `may_silence`."""
     conn.execute(
         _ALIKE + ("set local session_replication_role = replica" if allowed else ""), prepare=False
     )
@@ -95,9 +93,7 @@ class Applier:
         self, target: pgqpy.Connection, changes: Iterable[tuple[Replica, Change]]
     ) -> dict[int, Exception]:
         """Apply the changes of each table; returns the errors of tables that failed, by their ids.
-
-        A table gets all of its changes or none. Errors unrelated to a table are raised.
-        """
+        A table gets all of its changes or none. Errors unrelated to a table are raised."""
         rounds = _rounds(changes)
         failed: dict[int, Exception] = {}
         looked_again: set[int] = set()
@@ -192,7 +188,7 @@ class Stream:
         state = State(target, *self._names)
         state.share()
         replicas = {each.source: each for each in state.tables()}
-        for chunk in _chunks(events):
+        for chunk in pieces(events, CHUNK):
             self._process_chunk(source, chunk, state, replicas)
 
     def _process_chunk(
@@ -211,7 +207,8 @@ class Stream:
             try:
                 change = change_of(event)
             except BadEvent as error:
-                replica = replicas.get(_names(event))
+                schema, _, table = (event.extra1 or "").partition(".")
+                replica = replicas.get((schema, table))
                 if replica is not None and replica.state != ADDED:
                     bad.setdefault(replica.id, error)
                     waiting.append((replica, event))
@@ -232,7 +229,7 @@ class Stream:
             elif (snapshot := replica.snapshot) is None or not snapshot.sees(change.txid):
                 direct.append((replica, event, change))
 
-        wanted = {each.id for each in _counting(replicas)}
+        wanted = {each.id for each in replicas.values() if each.state != ADDED}
         failed = bad | self._applier.apply(
             state.conn,
             (
@@ -281,19 +278,3 @@ class Stream:
         now = state.now(replica)
         assert now is not None
         replicas[replica.source] = now
-
-
-def _counting(replicas: dict[tuple[str, str], Replica]) -> list[Replica]:
-    """The replicas whose changes are not ignored."""
-    return [each for each in replicas.values() if each.state != ADDED]
-
-
-def _names(event: Event) -> tuple[str, str]:
-    schema, _, table = (event.extra1 or "").partition(".")
-    return schema, table
-
-
-def _chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
-    each = iter(events)
-    while chunk := list(islice(each, CHUNK)):
-        yield chunk

@@ -129,10 +129,8 @@ class Copier:
             return cursor.rowcount
 
     def catch_up(self) -> None:
-        """Apply the changes that have waited; after the last of them the stream takes over.
-
-        Raises the error that prevents it.
-        """
+        """Apply the changes that have waited; after the last of them the stream takes over. Raises
+        the error that prevents it."""
         while True:
             self._check_stop()
             with self._target.transaction():

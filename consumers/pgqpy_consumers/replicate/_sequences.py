@@ -95,11 +95,8 @@ def owned(conn: pgqpy.Connection, table: tuple[str, str]) -> dict[str, tuple[str
 
 
 def carry_over(source: pgqpy.Connection, state: State, ahead: int) -> None:
-    """Set each so that the next ``ahead`` values of the source's stay behind it.
-
-    A sequence is left alone while half of that distance is left: nothing is written for an unused
-    sequence.
-    """
+    """Set each so that the next ``ahead`` values of the source's stay behind it. A sequence is left
+    alone while half of that distance is left: nothing is written for an unused sequence."""
     for each in sequences(state):
         found = position(source, each.source)
         there = position(state.conn, each.target)

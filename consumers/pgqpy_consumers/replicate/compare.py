@@ -105,11 +105,7 @@ class _Pair:
     """A table and its copy, being compared."""
 
     def __init__(
-        self,
-        asking: pgqpy.Connection,
-        source: pgqpy.Connection,
-        state: State,
-        replica: Replica,
+        self, asking: pgqpy.Connection, source: pgqpy.Connection, state: State, replica: Replica
     ) -> None:
         """``asking`` sees the newest ticks of the source; ``source`` keeps one snapshot."""
         self._asking = asking
@@ -278,10 +274,8 @@ class _Pair:
     # --- repairing
 
     def _repair(self, found: Comparison) -> int:
-        """Correct rows, at a point at which no batch can be applied meanwhile.
-
-        A row that changed after the comparison is correct already: a change holds the whole row.
-        """
+        """Correct rows, at a point at which no batch can be applied meanwhile. A row that changed
+        after the comparison is correct already: a change holds the whole row."""
         target, key = self._target, self._key
         quiet = may_silence(target)
         with target.transaction():

@@ -127,10 +127,8 @@ class Collector:
         self._measured: tuple[Waiting, int] | None = None
 
     def is_enough(self, conn: pgqpy.Connection) -> bool:
-        """Whether to ask for a batch now, even if one is open or has no events.
-
-        Raises the server's errors, as a PgqError.
-        """
+        """Whether to ask for a batch now, even if one is open or has no events. Raises the server's
+        errors, as a PgqError."""
         bounds = self._bounds
         now = self._look(conn)
         if now is None or now.opened:

@@ -114,10 +114,8 @@ def slices_between(seq_start: int, seq_end: int, most: int) -> list[Slice]:
 
 
 def cut(first: int, last: int, parts: int) -> list[Slice]:
-    """Cut the ids from ``first`` to ``last`` into at most ``parts`` slices of equal width.
-
-    The outermost slices are open: every id is in exactly one slice, even outside the range.
-    """
+    """Cut the ids from ``first`` to ``last`` into at most ``parts`` slices of equal width. The
+    outermost slices are open: every id is in exactly one slice, even outside the range."""
     if parts < 1:
         raise ValueError(f"parts is {parts}, must be at least 1")
     width = max(last - first + 1, 1)
@@ -169,10 +167,8 @@ class EventSource:
         )
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The events of a slice as Arrow record batches of `columns`.
-
-        Raises EventsGoneError; ConnectionFailed, which names host and database.
-        """
+        """The events of a slice as Arrow record batches of `columns`. Raises EventsGoneError;
+        ConnectionFailed, which names host and database."""
         # Autocommit: each statement has its own snapshot. The check must not share the one of the
         # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
         # and its check would pass.
@@ -195,10 +191,8 @@ class EventSource:
                     yield batch.cast(schema)
 
     def _check_gone(self, connection: Any, failure: Exception) -> None:
-        """Raises EventsGoneError if that is why reading failed.
-
-        An error while Arrow streams has no SQLSTATE, so the check queries again.
-        """
+        """Raises EventsGoneError if that is why reading failed. An error while Arrow streams has no
+        SQLSTATE, so the check queries again."""
         import adbc_driver_manager as adbc
 
         try:

@@ -55,8 +55,7 @@ def check_members(texts: pa.Array, name: str) -> None:
     if _PLAIN_NAME.match(name):
         is_null = rf'[{{,][ \t\n\r]*"{re.escape(name)}"[ \t\n\r]*:[ \t\n\r]*null'
         found = pc.and_(
-            pc.match_substring_regex(texts, is_null),
-            pc.equal(pc.count_substring(texts, "{"), 1),
+            pc.match_substring_regex(texts, is_null), pc.equal(pc.count_substring(texts, "{"), 1)
         )
         texts = texts.filter(pc.invert(found))
     for text in texts.to_pylist():

@@ -29,36 +29,28 @@ Row: TypeAlias = Mapping[str, str | None]
 
 
 def json_row(payload: str) -> Row:
-    """The members of a JSON object; the last one, if several have the same name.
-
-    Raises ValueError if the payload is no JSON object.
-    """
+    """The members of a JSON object; the last one, if several have the same name. Raises ValueError
+    if the payload is no JSON object."""
     return dict(_members(payload))
 
 
 def array_elements(text: str) -> list[str | None]:
-    """The elements of an array, of JSON or as PostgreSQL writes it: ``{1,NULL,"a b"}``.
-
-    Raises ValueError if the text is neither, or has more than one dimension.
-    """
+    """The elements of an array, of JSON or as PostgreSQL writes it: ``{1,NULL,"a b"}``. Raises
+    ValueError if the text is neither, or has more than one dimension."""
     return list(_literal_elements(text) if text.endswith("}") else _elements(text))
 
 
 def urlencoded_row(payload: str) -> Row:
-    """The columns of a row as logutriga writes it.
-
-    Raises ValueError if the payload has a character that would have been encoded.
-    """
+    """The columns of a row as logutriga writes it. Raises ValueError if the payload has a character
+    that would have been encoded."""
     if odd := _NOT_URLENCODED.search(payload):
         raise ValueError(f"not urlencoded: {odd[0]!r} at position {odd.start()}")
     return decode_urlencoded(payload)
 
 
 def any_row(payload: str) -> Row:
-    """A row in either format; what starts with a brace is JSON.
-
-    Raises ValueError if the payload is neither.
-    """
+    """A row in either format; what starts with a brace is JSON. Raises ValueError if the payload is
+    neither."""
     return json_row(payload) if payload.startswith("{") else urlencoded_row(payload)
 
 
@@ -151,10 +143,8 @@ def _not_json(at: int) -> ValueError:
 
 
 def columns_of(rows: Sequence[Row], fields: Iterable[pa.Field]) -> list[pa.Array]:
-    """An Arrow array for each Arrow field; columns missing in a row are null.
-
-    Raises ValueError, which names the column, if a text is no value of the type.
-    """
+    """An Arrow array for each Arrow field; columns missing in a row are null. Raises ValueError,
+    which names the column, if a text is no value of the type."""
     return [_column(rows, field) for field in fields]
 
 
@@ -166,10 +156,8 @@ def _column(rows: Sequence[Row], field: pa.Field) -> pa.Array:
 
 
 def values(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The texts (a string array) as an array of a type; null stays null.
-
-    Raises ValueError if a text is no value of the type.
-    """
+    """The texts (a string array) as an array of a type; null stays null. Raises ValueError if a
+    text is no value of the type."""
     types = pa.types
     if types.is_temporal(type_):
         return _times(texts, type_)

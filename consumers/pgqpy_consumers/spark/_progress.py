@@ -54,10 +54,8 @@ class Progress:
 
     @contextmanager
     def reported(self, *, show: bool | None) -> Iterator[None]:
-        """Report it until the block ends; ``show`` draws the line.
-
-        None: if standard error is a terminal that Java does not write to.
-        """
+        """Report it until the block ends; ``show`` draws the line. None: if standard error is a
+        terminal that Java does not write to."""
         if show is None:
             show = sys.stderr.isatty() and not self._java_writes_to_the_terminal()
         if self._context is not None:

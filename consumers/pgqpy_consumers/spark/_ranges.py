@@ -24,10 +24,8 @@ from pgqpy_consumers.spark._events import EVENT_COLUMNS, EventSource
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A tick of a queue, with all that reading from there or up to there needs.
-
-    Early ticks leave the tick log when it rotates, so the snapshot comes along.
-    """
+    """A tick of a queue, with all that reading from there or up to there needs. Early ticks leave
+    the tick log when it rotates, so the snapshot comes along."""
 
     queue: str
     """The queue's `fingerprint`, not its name."""
@@ -90,9 +88,7 @@ _AFTER: LiteralString = _FIND.format("tick_time >= %(time)s order by tick_id")
 
 def fingerprint(conn: pgqpy.Connection, queue: str) -> str:
     """A text that differs between this queue and one of the same name made later, or elsewhere.
-
-    Raises QueueNotFound.
-    """
+    Raises QueueNotFound."""
     return str(_row(conn, queue, _NEWEST)["queue"])
 
 
@@ -118,10 +114,8 @@ def offset_at(conn: pgqpy.Connection, queue: str, tick: int) -> Offset:
 
 
 def before(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
-    """The last tick made by then: all events that became visible later are after it.
-
-    Raises QueueNotFound, and TickNotFound if rotation may have removed some of them.
-    """
+    """The last tick made by then: all events that became visible later are after it. Raises
+    QueueNotFound, and TickNotFound if rotation may have removed some of them."""
     found = _find(conn, queue, _BEFORE, time=time)
     if found is not None:
         return found
@@ -136,18 +130,13 @@ def before(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
 
 
 def after(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
-    """The first tick made then or later, or the newest if there is none yet.
-
-    Raises QueueNotFound, NoTicks.
-    """
+    """The first tick made then or later, or the newest if there is none yet. Raises QueueNotFound,
+    NoTicks."""
     return _find(conn, queue, _AFTER, time=time) or newest(conn, queue)
 
 
 def position(conn: pgqpy.Connection, queue: str, consumer: str) -> Offset:
-    """The last tick that a consumer has finished.
-
-    Raises QueueNotFound, ConsumerNotRegistered.
-    """
+    """The last tick that a consumer has finished. Raises QueueNotFound, ConsumerNotRegistered."""
     with translate_errors():
         row = conn.execute(
             "select last_tick from pgq.get_consumer_info(%s, %s)", (queue, consumer)

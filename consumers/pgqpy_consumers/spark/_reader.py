@@ -30,10 +30,8 @@ Span: TypeAlias = tuple[ranges.Offset, ranges.Offset]
 
 
 def pin(options: ReadOptions) -> Span:
-    """The span that the options mean now; later, the newest tick or the consumer's differs.
-
-    Raises the errors of `ranges` and of connecting.
-    """
+    """The span that the options mean now; later, the newest tick or the consumer's differs. Raises
+    the errors of `ranges` and of connecting."""
     with options.connect("pgqpy spark read") as conn:
         queue = options.queue
         if options.consumer is not None:
@@ -54,10 +52,8 @@ def pin(options: ReadOptions) -> Span:
 
 
 class PgqReader(DataSourceReader):
-    """Reads a span of a queue in slices, each in a task and on a connection of its own.
-
-    It does not take filters from Spark, which would keep those of one action for the next.
-    """
+    """Reads a span of a queue in slices, each in a task and on a connection of its own. It does not
+    take filters from Spark, which would keep those of one action for the next."""
 
     def __init__(self, options: ReadOptions, schema: StructType, span: Span) -> None:
         self._options = options
@@ -105,10 +101,8 @@ class Plain:
 
 
 def decoding(options: EventOptions, schema: StructType) -> Plain | Decoder:
-    """The decoding that the options ask for.
-
-    Raises InvalidOption if events cannot have the schema.
-    """
+    """The decoding that the options ask for. Raises InvalidOption if events cannot have the
+    schema."""
     if options.columns is not None and list(options.columns) != schema.names:
         raise InvalidOption("option columns and .schema(...) disagree", hint="Give one of them.")
     if options.payload is not None:
@@ -126,10 +120,8 @@ def decoding(options: EventOptions, schema: StructType) -> Plain | Decoder:
 
 
 def event_schema(options: EventOptions) -> StructType:
-    """The default schema: the columns of events, or those named in option columns.
-
-    Raises InvalidOption if there is no such column, or if option payload needs other columns.
-    """
+    """The default schema: the columns of events, or those named in option columns. Raises
+    InvalidOption if there is no such column, or if option payload needs other columns."""
     if options.payload is not None:
         raise InvalidOption(
             "option payload needs .schema(...): the columns to decode from ev_data",

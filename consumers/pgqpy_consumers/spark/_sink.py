@@ -31,14 +31,7 @@ from pyspark.sql.types import StringType, StructType
 
 import pgqpy
 from pgqpy.errors import PayloadTooLarge, PgqError, translate_errors
-from pgqpy.formats import (
-    HEADER,
-    MAX_EVENT_BYTES,
-    NEW_EVENT_COLUMNS,
-    TRAILER,
-    copy_in,
-    event_table,
-)
+from pgqpy.formats import HEADER, MAX_EVENT_BYTES, NEW_EVENT_COLUMNS, TRAILER, copy_in, event_table
 from pgqpy_consumers.spark._options import Options, StreamWriteOptions, WriteOptions
 from pgqpy_consumers.spark._ranges import conninfo
 
@@ -54,10 +47,8 @@ class InvalidColumns(PgqError, ValueError):
 
 
 class PgqWriter(DataSourceArrowWriter):
-    """One ``df.write``. Its events become visible all at once, or not at all.
-
-    Their order is the DataFrame's: partition after partition, each in the order of its rows.
-    """
+    """One ``df.write``. Its events become visible all at once, or not at all. Their order is the
+    DataFrame's: partition after partition, each in the order of its rows."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Check before Spark computes: raises InvalidColumns and the errors of sending."""
@@ -106,10 +97,8 @@ class PgqStreamWriter(DataSourceStreamArrowWriter):
         return stage(self._conninfo, job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Send the micro-batch, unless it has been sent.
-
-        Raises WriterInUse if another stream writes under the name, or this one was set back.
-        """
+        """Send the micro-batch, unless it has been sent. Raises WriterInUse if another stream
+        writes under the name, or this one was set back."""
         staged = cast("list[Staged]", messages)
         job = staged[0].job
         # Only the tasks know the stream; Spark runs at least one.
@@ -198,10 +187,8 @@ class Staged(WriterCommitMessage):
 
 
 def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Store a partition's rows until `send`, in order; runs on an executor.
-
-    Raises ConnectionFailed, PayloadTooLarge, and InvalidPayload, unless `send` does.
-    """
+    """Store a partition's rows until `send`, in order; runs on an executor. Raises
+    ConnectionFailed, PayloadTooLarge, and InvalidPayload, unless `send` does."""
     few: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -215,9 +202,7 @@ def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
 
 def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
     """Send staged rows as events, in the order of the partitions, in the caller's transaction.
-
-    Raises StagedRowsLost, QueueNotFound, InsertDisabled, PermissionDenied and InvalidPayload.
-    """
+    Raises StagedRowsLost, QueueNotFound, InsertDisabled, PermissionDenied and InvalidPayload."""
     with translate_errors(), conn.cursor() as cursor:
         # A scan must begin at the first row, even while another session scans the table.
         cursor.execute("set local synchronize_seqscans = off")
@@ -231,9 +216,7 @@ def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
 
 def drop(conn: pgqpy.Connection, job: str) -> None:
     """Drop the job's tables, including those of attempts that lost a race or are about to end.
-
-    Tables that cannot be dropped now are left to pgq.maint_staging(): that is no reason to fail.
-    """
+    Tables that cannot be dropped now are left to pgq.maint_staging(): that is no reason to fail."""
     with suppress(psycopg.Error):
         tables = conn.execute("select pgq.staging_tables(%s)", [job]).fetchall()
         for (table,) in tables:

@@ -115,8 +115,7 @@ class Archive(SparkConsumer):
             with translate_errors():
                 # Unlike register_consumer_at() it accepts a tick that the log has forgotten.
                 conn.execute(
-                    "select pgq.advance_consumer(%s, %s, %s)",
-                    (self.queue, self.consumer, at_tick),
+                    "select pgq.advance_consumer(%s, %s, %s)", (self.queue, self.consumer, at_tick)
                 )
         return True
 

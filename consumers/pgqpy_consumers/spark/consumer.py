@@ -24,7 +24,7 @@ from pgqpy_consumers.spark._events import (
     slices_between,
 )
 from pgqpy_consumers.spark._ranges import conninfo, newest
-from pgqpy_consumers.spark.session import get_session, program_session
+from pgqpy_consumers.spark.session import get_session, program_session, run_program
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -169,7 +169,6 @@ class SparkConsumer:
         Ends the process: with 0 if it was stopped or is done, 1 if it failed, 2 for wrong
         usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
         """
-        from pgqpy_consumers.spark._program import main
 
         def run(given: Namespace) -> None:
             spark = program_session(given.master)
@@ -177,7 +176,7 @@ class SparkConsumer:
             made.run(until_empty=given.once)
 
         about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
-        sys.exit(main(about, run))
+        sys.exit(run_program(about, run))
 
     # --- session and connection
 
@@ -297,10 +296,7 @@ class _Loop(pgqpy.Consumer):
 
 
 def _batch_frame(
-    spark: SparkSession,
-    conn: pgqpy.Connection,
-    batch: pgqpy.Batch,
-    num_partitions: int | None,
+    spark: SparkSession, conn: pgqpy.Connection, batch: pgqpy.Batch, num_partitions: int | None
 ) -> DataFrame:
     """The events of the batch; executors connect as ``conn`` did."""
     condition = "true"

@@ -185,11 +185,8 @@ class Decoder:
         first: int,
         wrong: dict[int, str],
     ) -> Iterator[list[pa.Array]]:
-        """The columns of the payloads, in pieces.
-
-        ``first`` is the position of the first payload; ``wrong`` receives the errors of malformed
-        payloads, by position.
-        """
+        """The columns of the payloads, in pieces. ``first`` is the position of the first payload;
+        ``wrong`` receives the errors of malformed payloads, by position."""
         if len(payloads) <= _PIECE or self.payload == "urlencoded":
             yield self._one_by_one(payloads, complete, fields, first, wrong)
             return

@@ -1,8 +1,10 @@
-"""The default Spark session, and the Java that it needs."""
+"""The default Spark session, the Java that it needs, and a class as a program."""
 
 from __future__ import annotations
 
+import argparse
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -21,9 +23,11 @@ from pyspark.sql import SparkSession
 from pgqpy.errors import PgqError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
+
+logger = logging.getLogger("pgqpy")
 
 # For one machine, where the defaults are for many: no web server, no 200 tasks a
 # shuffle, nothing over the network, not even between Java and Python. Times are UTC like those of
@@ -65,6 +69,36 @@ def program_session(master: str | None = None) -> SparkSession:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     return get_session(master)
+
+
+def run_program(about: str, run: Callable[[argparse.Namespace], None]) -> int:
+    """Parse the command line, and call ``run`` with its options; return the exit code."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--dsn", help="the database; default: PGQPY_DSN, then libpq's environment")
+    parser.add_argument("--queue", help="the queue, instead of the class's")
+    parser.add_argument("--consumer", help="the name, instead of the class's")
+    parser.add_argument("--master", metavar="URL", help="where Spark runs; default: local[*]")
+    parser.add_argument("--once", action="store_true", help="process what is there now, and end")
+    given = parser.parse_args()
+    log_batches()
+    try:
+        run(given)
+    except KeyboardInterrupt:
+        return 130
+    except PgqError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        logger.error("failed", exc_info=error)
+        return 1
+    return 0
+
+
+def log_batches() -> None:
+    """Write a line for each batch to standard error."""
+    # Logs of other libraries, such as py4j, are of little use.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
 
 
 def local_session(

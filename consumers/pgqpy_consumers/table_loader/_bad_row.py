@@ -42,8 +42,7 @@ def bad_row(
 
 def _refused(target: pgqpy.Connection, table: Table, change: Change, *, nested: bool) -> str | None:
     """The column whose type refuses its value. PostgreSQL does not always name it, except for a
-    column that must not be null.
-    """
+    column that must not be null."""
     if not (change.values and table.columns):
         return None
     shadow = sql.Identifier("pg_temp", "pgqpy_shadow")

@@ -43,10 +43,8 @@ select to_char(start, %(name)s),
 
 
 def partition_column(target: pgqpy.Connection, table: Table) -> str | None:
-    """The column by whose ranges a table is partitioned; None if it is not partitioned.
-
-    Raises InvalidParameter if it is partitioned in another way.
-    """
+    """The column by whose ranges a table is partitioned; None if it is not partitioned. Raises
+    InvalidParameter if it is partitioned in another way."""
     row = target.execute(_COLUMN, [table.oid]).fetchone()
     if row is None:
         return None
@@ -62,16 +60,10 @@ def partition_column(target: pgqpy.Connection, table: Table) -> str | None:
 
 
 def make_partitions(
-    target: pgqpy.Connection,
-    table: Table,
-    column: str,
-    every: Every,
-    values: Iterable[Value],
+    target: pgqpy.Connection, table: Table, column: str, every: Every, values: Iterable[Value]
 ) -> None:
-    """Create the partitions that rows with these values need, in the caller's transaction.
-
-    They are named ``table_2026_11_21``, in UTC. Readers and writers of the table are not blocked.
-    """
+    """Create the partitions that rows with these values need, in the caller's transaction. They are
+    named ``table_2026_11_21``, in UTC. Readers and writers of the table are not blocked."""
     kind = _TIMES[table.columns[column].type]
     in_utc = kind == "timestamptz"
     statement = sql.SQL(_NEEDED).format(

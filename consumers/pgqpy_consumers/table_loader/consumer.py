@@ -116,16 +116,13 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
         if self._nested is None:
             self._nested = _has_nested(conn, self.queue)
         changes = self._changes(batch)
-        while True:
+        left = True
+        while left:
             with _without_collections():
                 piece = list(islice(changes, _PIECE))
-                if not piece:
-                    break
-                if self.mode == "plain":
-                    for change in piece:
-                        self._load(target, batch, [change])
-                else:
-                    self._load(target, batch, piece)
+                left = bool(piece)
+                for part in [[each] for each in piece] if self.mode == "plain" else [piece]:
+                    self._load(target, batch, part)
 
     def _changes(self, batch: pgqpy.Batch) -> Iterator[Loaded]:
         for event in batch:
@@ -258,10 +255,8 @@ def _split(name: str) -> tuple[str, str]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """No garbage collections inside the block.
-
-    A piece has many objects and no cycles; collecting repeatedly would take half of the time.
-    """
+    """No garbage collections inside the block. A piece has many objects and no cycles; collecting
+    repeatedly would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

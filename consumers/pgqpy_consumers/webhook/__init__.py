@@ -6,7 +6,6 @@ except ModuleNotFoundError as error:
     if error.name != "httpx":
         raise
     raise ImportError('webhooks need httpx: pip install "pgqpy[webhook]"') from error
-from pgqpy_consumers.webhook._endpoint import EndpointGone, Refused
-from pgqpy_consumers.webhook._request import Signer
+from pgqpy_consumers.webhook._request import EndpointGone, Refused, Signer
 
 __all__ = ["EndpointGone", "Refused", "Signer", "Webhook"]

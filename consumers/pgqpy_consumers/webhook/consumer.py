@@ -16,10 +16,16 @@ import httpx
 import pgqpy
 from pgqpy.consumer.tracked_async import Stopped
 from pgqpy.retry import Backoff
-from pgqpy_consumers._identity import identity
+from pgqpy_consumers._shared import identity
 from pgqpy_consumers.settings import setting
-from pgqpy_consumers.webhook._endpoint import Endpoint, EndpointGone, Refused
-from pgqpy_consumers.webhook._request import Signer, envelope, key_function
+from pgqpy_consumers.webhook._request import (
+    Endpoint,
+    EndpointGone,
+    Refused,
+    Signer,
+    envelope,
+    key_function,
+)
 
 logger = logging.getLogger("pgqpy")
 
@@ -179,10 +185,8 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             await self.fail_event(self._batch, event, error)
 
     async def _send(self, event: pgqpy.Event) -> None:
-        """Send an event and record it, however long it takes, unless told to stop meanwhile.
-
-        Raises DeadLetter, EndpointGone.
-        """
+        """Send an event and record it, however long it takes, unless told to stop meanwhile. Raises
+        DeadLetter, EndpointGone."""
         pauses = Backoff(self.config.first_pause, self.config.longest_pause)
         attempt = 0
         while True:

@@ -96,7 +96,7 @@ def run(
       pgqpy spark run delays.py:DelaysByMonth --once
     """
     consumer_class = load(target)
-    from pgqpy_consumers.spark._program import log_batches
+    from pgqpy_consumers.spark.session import log_batches
 
     log_batches()
     made = consumer_class(dsn, spark=spark_session(master), queue=queue, consumer=consumer)
