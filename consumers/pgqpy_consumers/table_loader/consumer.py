@@ -116,11 +116,11 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
         if self._nested is None:
             self._nested = _has_nested(conn, self.queue)
         changes = self._changes(batch)
-        left = True
-        while left:
+        while True:
             with _without_collections():
                 piece = list(islice(changes, _PIECE))
-                left = bool(piece)
+                if not piece:
+                    break
                 for part in [[each] for each in piece] if self.mode == "plain" else [piece]:
                     self._load(target, batch, part)
 
