@@ -6,7 +6,7 @@ import html
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from email import policy
@@ -14,7 +14,6 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 from functools import cached_property
-from string import Formatter
 from typing import Any, Self
 
 from pgqpy import Event
@@ -130,7 +129,7 @@ class MailTemplate:
         row = {column: "" if value is None else value for column, value in row.items()}
         escaped = {column: html.escape(str(value)) for column, value in row.items()}
         return Mail(
-            to=self.addresses.fill(lambda column: self._filled(column, row)),
+            to=self.addresses.fill(lambda text: self._filled(text, row)),
             subject=self._filled(self.subject, row),
             body=self._filled(self.body, row),
             html=None if self.html is None else self._filled(self.html, escaped),
@@ -194,12 +193,6 @@ def _addresses(name: str, value: object) -> tuple[str, ...]:
 # A value from an event must not become a second address, a comment that hides one, or a header.
 # The parsers of the standard library accept all of these, so they are not used.
 
-_FIRST_HOLE = 0xE000
-_HOLE = re.compile("[\ue000-\uf8ff]")
-#: Placeholder characters; they are removed if a template contains them.
-_HOLES = dict.fromkeys(range(_FIRST_HOLE, 0xF900))
-
-
 _LONGEST = 900
 _ATOM = r'[^\s()<>\[\]:;@\\,"]+'
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -209,11 +202,13 @@ _NAMED = re.compile(
     rf"|{_PLAIN.format('bare')})\s*"
 )
 
-# An address of a template, up to its end or the next comma.
-_FILLABLE = rf"(?:{_ATOM}|{_QUOTED})(?:@(?:{_ATOM}|\[[^\s\[\]\\]*\]))?"
+# An address of a template, up to its end or the next comma; {column} fits into any part of one.
+_COLUMN = r"\{\{|\}\}|\{[^{}]*\}"
+_FILLED = rf"""(?:[^\s()<>\[\]:;@\\,"{{}}]|{_COLUMN})+"""
+_FILLABLE = rf"(?:{_FILLED}|{_QUOTED})(?:@(?:{_FILLED}|\[[^\s\[\]\\]*\]))?"
 _PART = re.compile(
-    rf"""\s*(?:(?P<name>{_QUOTED}|[^()<>\[\]:;@\\,"]*?)\s*<(?P<named>{_FILLABLE})>"""
-    rf"|(?P<bare>{_FILLABLE}))\s*(?=,|\Z)"
+    rf"""\s*(?:(?P<name>{_QUOTED}|(?:[^()<>\[\]:;@\\,"{{}}]|{_COLUMN})*?)\s*"""
+    rf"""<(?P<named>{_FILLABLE})>|(?P<bare>{_FILLABLE}))\s*(?=,|\Z)"""
 )
 
 
@@ -237,46 +232,29 @@ class AddressTemplate:
 
     def __init__(self, template: str) -> None:
         """Raises InvalidMail if the template is no list of addresses."""
-        self.template = template
-        # Columns become single characters that no address has and that fit in any part of one.
-        self._columns: list[str] = []
-        text = ""
-        for literal, column, form, conversion in Formatter().parse(template):
-            text += literal.translate(_HOLES)
-            if column is not None:
-                text += chr(_FIRST_HOLE + len(self._columns))
-                how = (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
-                self._columns.append(f"{{{column}{how}}}")
-        self._parts = [found.groupdict() for found in self._split(text)]
-
-    def fill(self, value_of: Callable[[str], str]) -> tuple[str, ...]:
-        """The addresses; ``value_of`` gives the value of a column, named as ``{column}``. Raises
-        InvalidMail if a result is not exactly one address."""
-        return tuple(str(self._filled(value_of, **part)) for part in self._parts)
-
-    def _split(self, text: str) -> Iterator[re.Match[str]]:
-        at = 0
-        while True:
-            found = _PART.match(text, at)
+        self._parts: list[dict[str, str | None]] = []
+        end = -1
+        while end < len(template):
+            found = _PART.match(template, end + 1)
             if found is None:
-                raise InvalidMail(f"{self.template!r} is no list of addresses")
-            yield found
-            if found.end() == len(text):
-                return
-            at = found.end() + 1
+                raise InvalidMail(f"{template!r} is no list of addresses")
+            self._parts.append(found.groupdict())
+            end = found.end()
 
-    def _filled(
-        self, value_of: Callable[[str], str], name: str | None, named: str | None, bare: str | None
+    def fill(self, filled: Callable[[str], str]) -> tuple[str, ...]:
+        """The addresses; ``filled`` fills the columns of a text. Raises InvalidMail if a result is
+        not exactly one address."""
+        return tuple(str(self._address(filled, **part)) for part in self._parts)
+
+    def _address(
+        self, filled: Callable[[str], str], name: str | None, named: str | None, bare: str | None
     ) -> Address:
-        def with_values(text: str) -> str:
-            return _HOLE.sub(lambda hole: value_of(self._columns[ord(hole[0]) - _FIRST_HOLE]), text)
-
-        address = one_address(with_values(named or bare or ""))
+        address = one_address(filled(named or bare or ""))
         if named is None:
             return address
         if address.display_name:
             raise InvalidMail(f"{str(address)!r} is no address to be put behind a name")
-        shown = with_values(_unquoted(name or ""))
+        shown = filled(_unquoted(name or ""))
         if has_controls(shown):
             raise InvalidMail(f"the name {shown!r} has a line end or control character")
         return Address(shown, address.username, address.domain)

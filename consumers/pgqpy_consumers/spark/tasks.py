@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from psycopg import sql
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 import pgqpy
 from pgqpy.errors import InvalidParameter
@@ -39,26 +31,17 @@ from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_colum
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TASK_SCHEMA = StructType(
-    [
-        StructField("id", LongType()),
-        StructField("version", IntegerType()),
-        StructField("queue", StringType()),
-        StructField("priority", ShortType()),
-        StructField("status", StringType()),
-        StructField("at", TimestampType()),
-        StructField("claimant", StringType()),
-        StructField("attempts", IntegerType()),
-        StructField("last_attempt", TimestampType()),
-        StructField("created", TimestampType()),
-        StructField("payload", StringType()),
-        StructField("headers", StringType()),
-        StructField("error", StringType()),
-        StructField("unique_key", StringType()),
-        StructField("order_key", StringType()),
-    ]
-)
+TASK_SCHEMA = StructType()
 """The columns of ``pgq_task.tasks``; JSON is text, unless the schema makes it a struct."""
+
+for _column in (
+    *("id long", "version integer", "queue string", "priority short", "status string"),
+    *("at timestamp", "claimant string", "attempts integer", "last_attempt timestamp"),
+    *("created timestamp", "payload string", "headers string", "error string"),
+    *("unique_key string", "order_key string"),
+):
+    _name, _type = _column.split()
+    TASK_SCHEMA.add(_name, _type)
 
 _JSON = ("payload", "headers")
 
@@ -152,6 +135,7 @@ class PgqTaskReader(DataSourceReader):
 
         Raises MalformedPayload, which names the task.
         """
+        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, TaskPartition)
@@ -160,24 +144,16 @@ class PgqTaskReader(DataSourceReader):
             cursor.execute(partition.statement)
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:
-                    yield self._rows(batch, schema)
+                    columns = [self._column(batch, column) for column in schema]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _rows(self, tasks: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        columns = [
-            self._struct(tasks, column)
-            if column.name in self._structs
-            else tasks.column(column.name).cast(column.type)
-            for column in schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _struct(self, tasks: pa.RecordBatch, column: pa.Field) -> pa.StructArray:
-        """Decode JSON into a struct."""
+    def _column(self, tasks: pa.RecordBatch, column: pa.Field) -> pa.Array:
+        """The values of a column; of JSON, a struct if the schema has one."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        if column.name not in self._structs:
+            return tasks.column(column.name).cast(column.type)
         texts = tasks.column(column.name).cast(pa.string())
         texts = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.string()), texts)
         fields = pa.schema(list(column.type))
