@@ -17,7 +17,15 @@ savepoint to go on in it. If foreign keys bind several tables, `apply_all` finds
 order.
 """
 
-from pgqpy_consumers.apply._change import BadEvent, Change, Latest, Number, change_of, json_text
+from pgqpy_consumers.apply._change import (
+    BadEvent,
+    Change,
+    Latest,
+    Number,
+    change_of,
+    json_text,
+    rounds,
+)
 from pgqpy_consumers.apply._merge import ApplyError, apply_all, merge
 from pgqpy_consumers.apply._table import Column, ColumnMissing, Table, TableMissing, describe
 
@@ -36,4 +44,5 @@ __all__ = [
     "describe",
     "json_text",
     "merge",
+    "rounds",
 ]

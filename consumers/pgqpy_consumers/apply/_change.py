@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias, Union
+from typing import NamedTuple, TypeAlias, TypeVar, Union
 
 from pgqpy import Event
 from pgqpy.errors import PgqError
@@ -209,3 +210,19 @@ class Latest:
 
     def __bool__(self) -> bool:
         return self.truncated or bool(self.rows) or bool(self.gone)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def rounds(changes: Iterable[tuple[K, Change]]) -> list[dict[K, Latest]]:
+    """The last states of several tables, to be applied one round after the other: a table whose
+    key has changed between two changes is in more than one."""
+    found: list[dict[K, Latest]] = [{}]
+    for table, change in changes:
+        latest = found[-1].setdefault(table, Latest())
+        if not latest.fits(change):
+            found.append({})
+            latest = found[-1].setdefault(table, Latest())
+        latest.add(change)
+    return found

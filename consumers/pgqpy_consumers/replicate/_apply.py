@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import LiteralString
 
 import pgqpy
@@ -18,6 +18,7 @@ from pgqpy_consumers.apply import (
     apply_all,
     change_of,
     describe,
+    rounds,
 )
 from pgqpy_consumers.replicate._state import ADDED, Replica, State
 
@@ -94,14 +95,22 @@ class Applier:
     ) -> dict[int, Exception]:
         """Apply the changes of each table; returns the errors of tables that failed, by their ids.
         A table gets all of its changes or none. Errors unrelated to a table are raised."""
-        rounds = _rounds(changes)
+        replicas: dict[int, Replica] = {}
+
+        def wanted() -> Iterator[tuple[int, Change]]:
+            for replica, change in changes:
+                replicas[replica.id] = replica
+                yield replica.id, _only(replica, change)
+
+        work = rounds(wanted())
         failed: dict[int, Exception] = {}
         looked_again: set[int] = set()
         while True:
             try:
                 with target.transaction():
-                    for work in rounds:
-                        self._apply_round(target, work, failed)
+                    for each in work:
+                        found = [(replicas[id_], each[id_]) for id_ in each if id_ not in failed]
+                        self._apply_round(target, found)
             except _Failure as failure:
                 replica = failure.replica
                 # The table may have been altered since it was cached.
@@ -112,14 +121,10 @@ class Applier:
             else:
                 return failed
 
-    def _apply_round(
-        self, target: pgqpy.Connection, work: _Round, failed: dict[int, Exception]
-    ) -> None:
+    def _apply_round(self, target: pgqpy.Connection, work: list[tuple[Replica, Latest]]) -> None:
         found: list[tuple[Table, Latest]] = []
         replicas: dict[int, Replica] = {}
-        for replica, latest in work.values():
-            if replica.id in failed:
-                continue
+        for replica, latest in work:
             try:
                 table = self.table(target, replica)
             except pgqpy.PgqError as error:
@@ -139,24 +144,13 @@ class _Failure(Exception):
         self.error = error
 
 
-_Round = dict[int, tuple[Replica, Latest]]
-
-
-def _rounds(changes: Iterable[tuple[Replica, Change]]) -> Sequence[_Round]:
-    """Group all changes of a table, unless its key was altered between them."""
-    rounds: list[_Round] = [{}]
-    for replica, change in changes:
-        if replica.columns is not None and change.values:
-            wanted = {*replica.columns, *change.key_columns}
-            change = change._replace(  # noqa: PLW2901
-                values={name: change.values[name] for name in change.values if name in wanted}
-            )
-        _, latest = rounds[-1].setdefault(replica.id, (replica, Latest()))
-        if not latest.fits(change):
-            rounds.append({})
-            _, latest = rounds[-1].setdefault(replica.id, (replica, Latest()))
-        latest.add(change)
-    return rounds
+def _only(replica: Replica, change: Change) -> Change:
+    """The change, with the columns that are replicated."""
+    if replica.columns is None or not change.values:
+        return change
+    wanted = {*replica.columns, *change.key_columns}
+    values = {name: value for name, value in change.values.items() if name in wanted}
+    return change._replace(values=values)
 
 
 # --- a batch of the queue

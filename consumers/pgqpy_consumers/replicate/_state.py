@@ -141,10 +141,7 @@ class State:
 
     def tables(self) -> list[Replica]:
         """The tables, by name."""
-        with self.conn.cursor(row_factory=class_row(Replica)) as cursor:
-            return cursor.execute(
-                _COLUMNS + "where rpt_queue = %s and rpt_consumer = %s order by 2, 3", self.names
-            ).fetchall()
+        return self._find("rpt_queue = %s and rpt_consumer = %s order by 2, 3", *self.names)
 
     def table(self, source: tuple[str, str]) -> Replica:
         """One table. Raises ReplicaError."""
@@ -158,8 +155,12 @@ class State:
 
     def now(self, replica: Replica) -> Replica | None:
         """Its current state; None if it is removed."""
+        found = self._find("rpt_id = %s", replica.id)
+        return found[0] if found else None
+
+    def _find(self, condition: LiteralString, *values: object) -> list[Replica]:
         with self.conn.cursor(row_factory=class_row(Replica)) as cursor:
-            return cursor.execute(_COLUMNS + "where rpt_id = %s", [replica.id]).fetchone()
+            return cursor.execute(f"{_COLUMNS} where {condition}", values).fetchall()
 
     def add(
         self, source: tuple[str, str], target: tuple[str, str], columns: Sequence[str] | None

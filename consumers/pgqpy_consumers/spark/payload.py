@@ -6,7 +6,7 @@ those of `CHANGE_SCHEMA`, which describe the change of a captured table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self, cast
@@ -167,85 +167,82 @@ class Decoder:
 
         ``complete`` marks the payloads that must have all columns that are not optional.
         """
-        wrong: dict[int, str] = {}
+        optional = self.optional or ()
+        required = (
+            [] if ANY in optional else [each for each in fields.names if each not in optional]
+        )
         if complete is None or not pc.any(complete).as_py():
             complete = pa.nulls(len(payloads), pa.bool_())
-        pieces = list(self._pieces(payloads, complete, fields, 0, wrong))
+        parser = _Parser(self.payload, fields, required)
+        pieces = list(parser.pieces(payloads, complete, 0))
         found = {
             name: pa.concat_arrays([piece[at] for piece in pieces])
             for at, name in enumerate(fields.names)
         }
-        return found, wrong
+        return found, parser.wrong
 
-    def _pieces(
-        self,
-        payloads: pa.Array,
-        complete: pa.Array,
-        fields: pa.Schema,
-        first: int,
-        wrong: dict[int, str],
+
+class _Parser:
+    """Parses payloads into columns; ``wrong`` has the errors of malformed ones, by position."""
+
+    def __init__(self, payload: str, fields: pa.Schema, required: list[str]) -> None:
+        self._payload = payload
+        self._fields = fields
+        self._required = required
+        self.wrong: dict[int, str] = {}
+
+    def pieces(
+        self, payloads: pa.Array, complete: pa.Array, first: int
     ) -> Iterator[list[pa.Array]]:
-        """The columns of the payloads, in pieces. ``first`` is the position of the first payload;
-        ``wrong`` receives the errors of malformed payloads, by position."""
-        if len(payloads) <= _PIECE or self.payload == "urlencoded":
-            yield self._one_by_one(payloads, complete, fields, first, wrong)
+        """The columns, in pieces; ``first`` is the position of the first payload."""
+        if len(payloads) <= _PIECE or self._payload == "urlencoded":
+            yield self._one_by_one(payloads, complete, first)
             return
         try:
-            columns = read_objects(payloads, fields)
-            self._check_complete(payloads, complete, dict(zip(fields.names, columns, strict=True)))
+            columns = read_objects(payloads, self._fields)
+            self._check_complete(payloads, complete, columns)
             yield columns
         except ValueError:
             size = max(len(payloads) // 8, _PIECE)
             for at in range(0, len(payloads), size):
                 piece = slice(at, at + size)
-                yield from self._pieces(payloads[piece], complete[piece], fields, first + at, wrong)
+                yield from self.pieces(payloads[piece], complete[piece], first + at)
 
     def _check_complete(
-        self, payloads: pa.Array, complete: pa.Array, columns: Mapping[str, pa.Array]
+        self, payloads: pa.Array, complete: pa.Array, columns: list[pa.Array]
     ) -> None:
         """Raises ValueError if a payload lacks a column: Arrow also reads a missing one as null."""
         if complete.null_count == len(complete):
             return
-        for name in self._required(columns):
-            absent = pc.and_(complete, pc.is_null(columns[name]))
+        for name in self._required:
+            column = columns[self._fields.get_field_index(name)]
+            absent = pc.and_(complete, pc.is_null(column))
             if pc.any(absent).as_py():
                 check_members(payloads.filter(absent), name)
 
-    def _required(self, names: Iterable[str]) -> list[str]:
-        optional = self.optional or ()
-        return [] if ANY in optional else [name for name in names if name not in optional]
-
-    def _one_by_one(
-        self,
-        payloads: pa.Array,
-        complete: pa.Array,
-        fields: pa.Schema,
-        first: int,
-        wrong: dict[int, str],
-    ) -> list[pa.Array]:
-        to_row = _ROWS[self.payload]
-        required = self._required(fields.names)
+    def _one_by_one(self, payloads: pa.Array, complete: pa.Array, first: int) -> list[pa.Array]:
+        to_row = _ROWS[self._payload]
         rows: list[Row] = []
         texts = zip(payloads.to_pylist(), complete.to_pylist(), strict=True)
         for position, (payload, is_complete) in enumerate(texts, first):
             try:
                 row = {} if payload is None else to_row(payload)
                 if is_complete:
-                    check_row(row, required)
+                    check_row(row, self._required)
             except ValueError as error:
-                wrong[position] = str(error)
+                self.wrong[position] = str(error)
                 row = {}
             rows.append(row)
         try:
-            return columns_of(rows, fields)
+            return columns_of(rows, self._fields)
         except ValueError:
             for at, row in enumerate(rows):
                 try:
-                    columns_of([row], fields)
+                    columns_of([row], self._fields)
                 except ValueError as error:
-                    wrong[first + at] = str(error)
+                    self.wrong[first + at] = str(error)
                     rows[at] = {}
-        return columns_of(rows, fields)
+        return columns_of(rows, self._fields)
 
 
 def _change(events: pa.RecordBatch) -> dict[str, pa.Array]:

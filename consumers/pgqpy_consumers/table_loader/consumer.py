@@ -20,6 +20,7 @@ from pgqpy_consumers.apply import (
     apply_all,
     change_of,
     describe,
+    rounds,
 )
 from pgqpy_consumers.apply._change import Value
 from pgqpy_consumers.apply._merge import by_columns, copy_rows, naming
@@ -175,20 +176,12 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
         if self.mode == "history":
             self._append(target, changes)
             return
-        rounds: dict[tuple[str, str], list[Latest]] = {}
-        for _, change in changes:
-            parts = rounds.setdefault(change.table, [Latest()])
-            # convert() may have changed the key.
-            if not parts[-1].fits(change):
-                parts.append(Latest())
-            parts[-1].add(change)
-        tables = {name: self._table_for(target, name) for name in rounds}
-        while rounds:
-            work = [(tables[name], parts.pop(0)) for name, parts in rounds.items()]
-            for table, latest in work:
+        # convert() may have changed the key.
+        for work in rounds((change.table, change) for _, change in changes):
+            found = [(self._table_for(target, name), latest) for name, latest in work.items()]
+            for table, latest in found:
                 self._make_partitions(target, table, latest)
-            apply_all(target, work, nested=bool(self._nested))
-            rounds = {name: parts for name, parts in rounds.items() if parts}
+            apply_all(target, found, nested=bool(self._nested))
 
     def _append(self, target: pgqpy.Connection, changes: Sequence[Loaded]) -> None:
         deletions = "operation" in self.history_columns.values()
