@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_capture import changes, short
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -27,9 +27,8 @@ def leftovers(conn: Connection) -> tuple[int, int]:
 
 
 def test_capturing_again_is_refused_unless_it_replaces(conn: Connection, queue: str) -> None:
-    with pytest.raises(psycopg.Error, match="captured into queue") as error:
+    with ops.refused("PQ024", match="captured into queue") as error:
         conn.execute("select pgq.capture_table('flight', %s)", [queue])
-    assert error.value.sqlstate == "PQ024"
     assert "replace => true" in str(error.value.diag.message_hint)
     conn.execute(
         "select pgq.capture_table('flight', %s, columns => '{id}', replace => true)", [queue]
@@ -50,9 +49,8 @@ def test_a_released_table_is_as_it_was(conn: Connection, queue: str) -> None:
 def test_releasing_what_is_not_captured_is_an_error(conn: Connection, queue: str) -> None:
     conn.execute("select pgq.release_table('flight')")
     for arguments in ("'flight'", f"'flight', '{queue}'"):
-        with pytest.raises(psycopg.Error, match="is not captured") as error:
+        with ops.refused("PQ024", match="is not captured"):
             conn.execute(f"select pgq.release_table({arguments})")
-        assert error.value.sqlstate == "PQ024"
 
 
 def test_one_of_two_captures_can_be_released(conn: Connection, queue: str) -> None:
@@ -91,9 +89,8 @@ def test_a_dropped_table_leaves_a_function_that_maintenance_drops(
 
 
 def test_a_queue_that_tables_are_captured_into_is_not_dropped(conn: Connection, queue: str) -> None:
-    with pytest.raises(psycopg.Error, match=r"public\.flight") as error:
+    with ops.refused("PQ007", match=r"public\.flight") as error:
         conn.execute("select pgq.drop_queue(%s)", [queue])
-    assert error.value.sqlstate == "PQ007"
     assert "pgq.release_table" in str(error.value.diag.message_hint)
     conn.execute("insert into flight values (1)")
 
@@ -114,9 +111,8 @@ def test_only_owners_and_superusers_release_tables_by_force(
         admin.execute("set session authorization capture_test_admin")
         admin.execute("create table own (id int primary key)")
         admin.execute("select pgq.capture_table('own', %s)", [queue])
-        with pytest.raises(psycopg.Error, match=r"public\.flight of postgres") as error:
+        with ops.refused("PQ007", match=r"public\.flight of postgres") as error:
             admin.execute("select pgq.drop_queue(%s, true)", [queue])
-        assert error.value.sqlstate == "PQ007"
         assert "own" not in str(error.value.diag.message_primary)
         conn.execute("select pgq.release_table('flight')")
         admin.execute("select pgq.drop_queue(%s, true)", [queue])
@@ -130,9 +126,8 @@ def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue
     conn.execute("insert into flight values (1)")
     # Not by drop_queue(), which would not do it.
     conn.execute("update pgq.queue set queue_name = 'renamed'")
-    with pytest.raises(psycopg.Error, match=queue) as error:
+    with ops.refused("PQ001", match=queue) as error:
         conn.execute("insert into flight values (2)")
-    assert error.value.sqlstate == "PQ001"
     assert "pgq.release_table" in str(error.value.diag.message_hint)
     conn.execute("select pgq.release_table('flight')")
     conn.execute("insert into flight values (2)")

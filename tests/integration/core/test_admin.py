@@ -13,6 +13,8 @@ from pgqpy.models import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.any_pg
+
 
 @pytest.fixture
 def admin(conn: Connection) -> Admin:
@@ -23,16 +25,13 @@ def test_a_queue_is_created_once_and_dropped(admin: Admin) -> None:
     assert admin.create_queue("q")
     assert not admin.create_queue("q")
     assert [queue.queue_name for queue in admin.get_queue_info()] == ["q"]
-    admin.drop_queue("q")
-    assert admin.get_queue_info() == []
-
-
-def test_a_queue_with_consumers_is_dropped_only_by_force(admin: Admin, queue: str) -> None:
-    admin.register_consumer(queue, "c")
+    admin.register_consumer("q", "c")
     with pytest.raises(errors.QueueInUse):
-        admin.drop_queue(queue)
-    admin.drop_queue(queue, force=True)
+        admin.drop_queue("q")
+    admin.drop_queue("q", force=True)
     assert admin.get_queue_info() == []
+    admin.create_queue("q")
+    admin.drop_queue("q")
 
 
 def test_settings_are_stored(admin: Admin, queue: str) -> None:
@@ -75,9 +74,7 @@ def test_a_consumer_can_go_back_to_a_tick(
         admin.register_consumer_at(queue, "c", 10**12)
 
 
-def test_batches_can_be_worked_by_hand(
-    admin: Admin, conn: Connection, queue: str, tick: Tick
-) -> None:
+def test_batches_are_worked_by_hand(admin: Admin, conn: Connection, queue: str, tick: Tick) -> None:
     admin.register_consumer(queue, "c")
     event_id = Producer(queue).insert_event(conn, "type", "data")
     tick()
@@ -100,7 +97,7 @@ def test_batches_can_be_worked_by_hand(
         admin.batch_event_sql(batch.batch_id)
 
 
-def test_min_lag_holds_young_batches_back(
+def test_min_lag_holds_back_young_batches(
     admin: Admin, conn: Connection, queue: str, tick: Tick
 ) -> None:
     admin.register_consumer(queue, "c")
@@ -111,40 +108,28 @@ def test_min_lag_holds_young_batches_back(
     assert admin.next_batch_upto(queue, "c", 10) is not None
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("value", "function"),
-    [
-        (QueueInfo, "get_queue_info"),
-        (ConsumerInfo, "get_consumer_info"),
-        (BatchInfo, "get_batch_info"),
-        (NextBatch, "next_batch_info"),
-    ],
-)
-def test_the_values_have_all_columns_that_the_functions_return(
-    conn: Connection, value: type, function: str
-) -> None:
-    columns = {
-        name
-        for (name,) in conn.execute(
+def test_the_values_have_all_columns_that_the_functions_return(conn: Connection) -> None:
+    for function, value in {
+        "get_queue_info": QueueInfo,
+        "get_consumer_info": ConsumerInfo,
+        "get_batch_info": BatchInfo,
+        "next_batch_info": NextBatch,
+    }.items():
+        columns = conn.execute(
             "select distinct name from pg_proc,"
             " unnest(proargnames, proargmodes) as arg (name, mode)"
             " where pronamespace = 'pgq'::regnamespace and proname = %s and mode in ('o', 't')",
             [function],
         )
-    }
-    assert {field.name for field in dataclasses.fields(value)} == columns
+        assert {field.name for field in dataclasses.fields(value)} == {name for (name,) in columns}
 
 
-@pytest.mark.parametrize("name", ["", "x" * 1000])
-def test_a_bad_name_is_refused(admin: Admin, queue: str, name: str) -> None:
-    with pytest.raises(errors.InvalidName):
-        admin.create_queue(name)
-    with pytest.raises(errors.InvalidName):
-        admin.register_consumer(queue, name)
-
-
-def test_a_name_with_a_nul_is_refused(admin: Admin, queue: str) -> None:
+def test_a_bad_name_is_refused(admin: Admin, queue: str) -> None:
+    for name in ("", "x" * 1000):
+        with pytest.raises(errors.InvalidName):
+            admin.create_queue(name)
+        with pytest.raises(errors.InvalidName):
+            admin.register_consumer(queue, name)
     with pytest.raises(errors.InvalidPayload, match="NUL"):
         admin.create_queue("a\0b")
 
@@ -156,24 +141,16 @@ def test_the_callers_transaction_decides(admin: Admin, connect: Connect) -> None
     assert admin.get_queue_info() == []
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    "call_missing",
-    [
-        lambda admin: admin.register_consumer("missing", "c"),
-        lambda admin: admin.drop_queue("missing"),
-        lambda admin: admin.get_queue_info("missing"),
-        lambda admin: admin.ticker("missing"),
-    ],
-)
-def test_a_queue_that_does_not_exist_is_an_error_with_a_hint(
-    admin: Admin, call_missing: Callable[[Admin], object]
-) -> None:
-    with pytest.raises(errors.QueueNotFound) as info:
-        call_missing(admin)
-    assert info.value.hint
-
-
-def test_a_consumer_that_is_not_registered_is_an_error(admin: Admin, queue: str) -> None:
+def test_what_does_not_exist_is_an_error_with_a_hint(admin: Admin, queue: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: admin.register_consumer("missing", "c"),
+        lambda: admin.drop_queue("missing"),
+        lambda: admin.get_queue_info("missing"),
+        lambda: admin.ticker("missing"),
+    ]
+    for call in calls:
+        with pytest.raises(errors.QueueNotFound) as info:
+            call()
+        assert info.value.hint
     with pytest.raises(errors.ConsumerNotRegistered):
         admin.next_batch(queue, "unknown")

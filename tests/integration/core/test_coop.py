@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import LiteralString
 
@@ -10,24 +9,20 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import eventually
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 
 MAIN = "main"
 AGES = "2005-01-01"
-BLOCKED = "select cardinality(pg_blocking_pids(%s)) > 0"
-WAITING = """
-select count(*) from pg_locks
- where locktype = 'advisory' and not granted
-   and database = (select oid from pg_database where datname = current_database())
-"""
+NEXT: LiteralString = "select pgq_coop.next_batch(%s, %s, %s, %s)"
+FINISH = "select pgq_coop.finish_batch(%s, %s, %s, %s)"
+KEEP = "select pgq_coop.keep_batch(%s, %s, %s, %s)"
+REGISTER = "select pgq_coop.register_subconsumer(%s, %s, %s)"
+UNREGISTER: LiteralString = "select pgq_coop.unregister_subconsumer(%s, %s, %s, %s)"
 
 
 def take(conn: Connection, queue: str, worker: str, dead: str | None = None) -> int | None:
     """The worker's next batch, if there is one for it."""
-    batch: int | None = ops.value(
-        conn, "select pgq_coop.next_batch(%s, %s, %s, %s)", queue, MAIN, worker, dead
-    )
+    batch: int | None = ops.value(conn, NEXT, queue, MAIN, worker, dead)
     return batch
 
 
@@ -37,25 +32,20 @@ def finish(conn: Connection, batch: int | None) -> int:
 
 
 def finish_as(conn: Connection, queue: str, worker: str, batch: int | None) -> int:
-    result: int = ops.value(
-        conn, "select pgq_coop.finish_batch(%s, %s, %s, %s)", queue, MAIN, worker, batch
-    )
+    result: int = ops.value(conn, FINISH, queue, MAIN, worker, batch)
     return result
 
 
 def keep(conn: Connection, queue: str, worker: str, batch: int | None) -> bool:
     """The worker says that it works on this batch."""
-    kept: bool = ops.value(
-        conn, "select pgq_coop.keep_batch(%s, %s, %s, %s)", queue, MAIN, worker, batch
-    )
+    kept: bool = ops.value(conn, KEEP, queue, MAIN, worker, batch)
     return kept
 
 
 def fill(conn: Connection, queue: str, *payloads: str) -> None:
     """A batch for each."""
     for data in payloads:
-        ops.insert(conn, queue, data)
-        ops.tick(conn, queue)
+        ops.insert_ticked(conn, queue, data)
 
 
 def silence(conn: Connection, worker: str) -> None:
@@ -76,25 +66,18 @@ def members(conn: Connection) -> list[str]:
 def group(conn: Connection, queue: str) -> str:
     """A queue with two workers."""
     for worker in ("w1", "w2"):
-        assert ops.value(
-            conn, "select pgq_coop.register_subconsumer(%s, %s, %s)", queue, MAIN, worker
-        )
+        assert ops.value(conn, REGISTER, queue, MAIN, worker)
     return queue
 
 
-def test_each_batch_goes_to_one_worker_and_stays_with_it_until_it_is_finished(
-    conn: Connection, group: str
-) -> None:
+def test_each_batch_is_one_workers_until_it_is_finished(conn: Connection, group: str) -> None:
     fill(conn, group, "a", "b", "c")
-    first, second = take(conn, group, "w1"), take(conn, group, "w2")
-    assert first
-    assert second
+    first, second = take(conn, group, "w1") or 0, take(conn, group, "w2") or 0
     assert take(conn, group, "w1") == first
     assert ops.payloads(conn, first) == ["a"]
     assert ops.payloads(conn, second) == ["b"]
     assert finish_as(conn, group, "w2", second) == 1
-    third = take(conn, group, "w2")
-    assert third
+    third = take(conn, group, "w2") or 0
     assert ops.payloads(conn, third) == ["c"]
     assert (finish(conn, third), finish(conn, first)) == (1, 1)
     assert (take(conn, group, "w1"), take(conn, group, "w2")) == (None, None)
@@ -103,35 +86,26 @@ def test_each_batch_goes_to_one_worker_and_stays_with_it_until_it_is_finished(
 def test_many_workers_at_once_get_every_event_once(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    batches, workers = 60, 6
+    batches, workers = 40, 6
     conn.execute("create table effect (data text)")
-    ops.value(conn, "select pgq_coop.register_subconsumer(%s, %s, 'w0')", queue, MAIN)
+    ops.value(conn, REGISTER, queue, MAIN, "w0")
     fill(conn, queue, *(f"{number}" for number in range(batches)))
-    failures: list[BaseException] = []
 
-    def work(conn: Connection, name: str) -> None:
-        try:
-            while (batch := take(conn, queue, name, "1 hour")) is not None:
-                with conn.transaction():
-                    for data in ops.payloads(conn, batch):
-                        conn.execute("insert into effect values (%s)", [data])
-                    finish_as(conn, queue, name, batch)
-        except BaseException as error:
-            failures.append(error)
+    def work(name: str, conn: Connection) -> None:
+        while (batch := take(conn, queue, name, "1 hour")) is not None:
+            with conn.transaction():
+                for data in ops.payloads(conn, batch):
+                    conn.execute("insert into effect values (%s)", [data])
+                finish_as(conn, queue, name, batch)
 
-    threads = [threading.Thread(target=work, args=[connect(), f"w{n}"]) for n in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(workers) as pool:
+        names = [f"w{number}" for number in range(workers)]
+        list(pool.map(work, names, [connect() for _ in names]))
     effects = conn.execute("select data::int from effect order by 1").fetchall()
     assert [number for (number,) in effects] == list(range(batches))
 
 
-def test_the_batch_of_a_silent_worker_is_taken_over_and_lost_to_it(
-    conn: Connection, group: str
-) -> None:
+def test_the_batch_of_a_silent_worker_is_taken_over(conn: Connection, group: str) -> None:
     fill(conn, group, "a", "b")
     lost = take(conn, group, "w1", "1 hour")
     assert take(conn, group, "w2", "1 hour") != lost
@@ -143,18 +117,14 @@ def test_the_batch_of_a_silent_worker_is_taken_over_and_lost_to_it(
     assert members(conn) == [MAIN, f"{MAIN}.w2"]
 
     assert not keep(conn, group, "w1", lost)
-    with pytest.raises(errors.DatabaseError) as failure:
-        finish_as(conn, group, "w1", lost)
-    assert failure.value.sqlstate == "PQ031"
-    assert take(conn, group, "w1", "1 hour") is None, "it joins again, and has nothing"
-    with pytest.raises(errors.DatabaseError):
-        finish_as(conn, group, "w1", lost)
+    for _ in range(2):
+        with ops.refused("PQ031"):
+            finish_as(conn, group, "w1", lost)
+        assert take(conn, group, "w1", "1 hour") is None, "it joins again, and has nothing"
     assert finish_as(conn, group, "w2", lost) == 1
 
 
-def test_a_worker_that_sends_heartbeats_or_asks_again_is_not_dead(
-    conn: Connection, group: str
-) -> None:
+def test_a_worker_that_beats_or_asks_again_is_not_dead(conn: Connection, group: str) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     silence(conn, "w1")
@@ -204,38 +174,33 @@ def test_a_finish_that_is_under_way_is_not_overtaken(
 
 
 def test_a_worker_that_speaks_up_at_the_last_moment_keeps_its_batch(
-    conn: Connection, connect: Connect, group: str
+    conn: Connection, connect: Connect, group: str, calls: Calls
 ) -> None:
     fill(conn, group, "a", "b")
     batch = take(conn, group, "w1")
     silence(conn, "w1")
     slow = connect(autocommit=False)
     assert take(slow, group, "w3")
-    with ThreadPoolExecutor(1) as pool:
-        # It has seen that w1 is silent, and waits for its turn.
-        heir = pool.submit(take, connect(), group, "w2", "1 hour")
-        eventually(conn, WAITING)
-        assert keep(conn, group, "w1", batch)
-        slow.commit()
-        assert heir.result() is None
+    # It has seen that w1 is silent, and waits for its turn.
+    heir = calls.blocked(take, connect(), group, "w2", "1 hour")
+    assert keep(conn, group, "w1", batch)
+    slow.commit()
+    assert heir.result() is None
     assert finish_as(conn, group, "w1", batch) == 1
 
 
 def test_a_finish_that_comes_too_late_by_a_moment_fails(
-    conn: Connection, connect: Connect, group: str
+    conn: Connection, connect: Connect, group: str, calls: Calls
 ) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     silence(conn, "w1")
     heir = connect(autocommit=False)
     assert take(heir, group, "w2", "1 hour") == batch
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(finish_as, connect(), group, "w1", batch)
-        eventually(conn, WAITING)
-        heir.commit()
-        with pytest.raises(errors.DatabaseError) as failure:
-            late.result()
-    assert failure.value.sqlstate == "PQ031"
+    late = calls.blocked(finish_as, connect(), group, "w1", batch)
+    heir.commit()
+    with ops.refused("PQ031"):
+        late.result()
     assert finish_as(conn, group, "w2", batch) == 1
 
 
@@ -248,37 +213,33 @@ def test_a_finish_that_comes_too_late_by_a_moment_fails(
     ],
 )
 def test_what_comes_too_late_by_a_moment_does_nothing_to_the_heir(
-    conn: Connection, connect: Connect, group: str, late: LiteralString
+    conn: Connection, connect: Connect, group: str, calls: Calls, late: LiteralString
 ) -> None:
     fill(conn, group, "a")
     assert take(conn, group, "w1") == 1
     silence(conn, "w1")
     # In the middle of taking over: the heir is about to give up its own registration.
-    gate, heir, other = connect(autocommit=False), connect(), connect()
+    gate = connect(autocommit=False)
     gate.execute(
         "select from pgq.registration join pgq.consumer on co_id = sub_consumer"
         " where co_name = 'main.w2' for key share of registration"
     )
-    with ThreadPoolExecutor(2) as pool:
-        taken = pool.submit(take, heir, group, "w2", "1 hour")
-        eventually(conn, BLOCKED, heir.info.backend_pid)
-        nothing = pool.submit(ops.value, other, late, group)
-        eventually(conn, BLOCKED, other.info.backend_pid)
-        gate.rollback()
-        assert taken.result() == 1
-        assert nothing.result()
+    taken = calls.blocked(take, connect(), group, "w2", "1 hour")
+    nothing = calls.blocked(ops.value, connect(), late, group)
+    gate.rollback()
+    assert taken.result() == 1
+    assert nothing.result()
     assert "main.w2" in members(conn)
     assert ops.payloads(conn, 1) == ["a"]
     assert finish_as(conn, group, "w2", 1) == 1
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_a_transaction_with_an_old_snapshot_finishes_its_batch_unless_it_was_lost(
+def test_an_old_snapshot_finishes_its_batch_unless_it_was_lost(
     conn: Connection, connect: Connect, group: str, level: IsolationLevel
 ) -> None:
     fill(conn, group, "a", "b")
-    old = connect(autocommit=False)
-    old.isolation_level = level
+    old = connect(level=level)
     for lost in (False, True):
         batch = take(conn, group, "w1")
         ops.value(old, "select count(*) from pgq.queue")
@@ -298,7 +259,7 @@ def test_a_transaction_with_an_old_snapshot_finishes_its_batch_unless_it_was_los
 
 
 def test_two_of_one_name_do_not_lose_the_batch_that_neither_of_them_has(
-    conn: Connection, connect: Connect, group: str
+    conn: Connection, connect: Connect, group: str, calls: Calls
 ) -> None:
     """One takes another worker's batch over, while the other has found the old registration."""
     fill(conn, group, "a", "b")
@@ -306,44 +267,26 @@ def test_two_of_one_name_do_not_lose_the_batch_that_neither_of_them_has(
     lost = take(conn, group, "w2")
     fill(conn, group, "c")
     silence(conn, "w2")
-    first, second = connect(autocommit=False), connect()
+    first = connect(autocommit=False)
     assert take(first, group, "w1", "1 hour") == lost
-    with ThreadPoolExecutor(1) as pool:
-        meanwhile = pool.submit(take, second, group, "w1")
-        eventually(conn, WAITING)
-        first.commit()
-        assert meanwhile.result() == lost
+    meanwhile = calls.blocked(take, connect(), group, "w1")
+    first.commit()
+    assert meanwhile.result() == lost
     assert finish_as(conn, group, "w1", lost) == 1
-    third = take(conn, group, "w1")
-    assert third
-    assert ops.payloads(conn, third) == ["c"]
+    assert ops.payloads(conn, take(conn, group, "w1") or 0) == ["c"]
 
 
-def test_a_transaction_with_an_old_snapshot_removes_no_worker_that_has_taken_a_batch_since(
-    conn: Connection, connect: Connect, group: str
+@pytest.mark.parametrize("call", [(NEXT, "w2", "1 hour"), (UNREGISTER, "w1", 0)])
+def test_an_old_snapshot_removes_no_worker_that_has_taken_a_batch_since(
+    conn: Connection, connect: Connect, group: str, call: tuple[LiteralString, str, object]
 ) -> None:
+    statement, worker, argument = call
     silence(conn, "w1")
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq.queue")
+    old = with_snapshot(connect)
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     with pytest.raises(errors.SerializationFailure):
-        take(old, group, "w2", "1 hour")
-    old.rollback()
-    assert finish_as(conn, group, "w1", batch) == 1
-
-
-def test_a_transaction_with_an_old_snapshot_unregisters_no_worker_that_has_taken_a_batch_since(
-    conn: Connection, connect: Connect, group: str
-) -> None:
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq.queue")
-    fill(conn, group, "a")
-    batch = take(conn, group, "w1")
-    with pytest.raises(errors.SerializationFailure):
-        ops.value(old, "select pgq_coop.unregister_subconsumer(%s, %s, %s, 0)", group, MAIN, "w1")
+        ops.value(old, statement, group, MAIN, worker, argument)
     old.rollback()
     assert finish_as(conn, group, "w1", batch) == 1
 
@@ -351,8 +294,7 @@ def test_a_transaction_with_an_old_snapshot_unregisters_no_worker_that_has_taken
 def test_rotation_waits_for_the_slowest_worker(conn: Connection, group: str) -> None:
     ops.rotate_whenever_asked(conn, group)
     fill(conn, group, "slow")
-    batch = take(conn, group, "w1")
-    assert batch
+    batch = take(conn, group, "w1") or 0
     for number in range(10):
         fill(conn, group, f"{number}")
         finish(conn, take(conn, group, "w2"))
@@ -367,24 +309,20 @@ def test_rotation_waits_for_the_slowest_worker(conn: Connection, group: str) -> 
     assert ops.rotations(conn, group) > before
 
 
-def test_a_retried_event_goes_to_the_next_worker(conn: Connection, group: str) -> None:
+def test_a_retried_event_goes_to_the_next_worker_and_to_no_other_consumer(
+    conn: Connection, group: str
+) -> None:
+    ops.register(conn, group, "alone")
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
+    assert ops.drain(conn, group, "alone") == ["a"]
     assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 1
     assert finish(conn, batch) == 1
     assert ops.value(conn, "select pgq.maint_retry_events()") == 1
     ops.tick(conn, group)
-    again = take(conn, group, "w2")
-    assert again
-    assert [(row[3], row[5]) for row in ops.events(conn, again)] == [(1, "a")]
-
-
-def test_other_consumers_of_the_queue_notice_nothing(conn: Connection, group: str) -> None:
-    ops.register(conn, group, "alone")
-    fill(conn, group, "a", "b")
-    batch = take(conn, group, "w1")
-    assert ops.drain(conn, group, "alone") == ["a", "b"]
-    assert finish(conn, batch) == 1
+    again = ops.events(conn, take(conn, group, "w2") or 0)
+    assert [(row[3], row[5]) for row in again] == [(1, "a")]
+    assert ops.drain(conn, group, "alone") == []
 
 
 def test_a_worker_with_an_open_batch_is_not_unregistered_by_the_way(
@@ -393,26 +331,13 @@ def test_a_worker_with_an_open_batch_is_not_unregistered_by_the_way(
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     for handling in (0, 2, None):
-        with pytest.raises(errors.DatabaseError) as failure:
-            ops.value(
-                conn,
-                "select pgq_coop.unregister_subconsumer(%s, %s, 'w1', %s)",
-                group,
-                MAIN,
-                handling,
-            )
-        assert failure.value.sqlstate == "PQ032"
-        assert f"batch {batch}" in (failure.value.diag.message_primary or "")
-    assert ops.value(conn, "select pgq_coop.unregister_subconsumer(%s, %s, 'w1', 1)", group, MAIN)
+        with ops.refused("PQ032", match=f"batch {batch}"):
+            ops.value(conn, UNREGISTER, group, MAIN, "w1", handling)
+    assert ops.value(conn, UNREGISTER, group, MAIN, "w1", 1)
     assert finish(conn, batch) == 0
     assert take(conn, group, "w2") is None, "it was closed, not given back"
-
-
-def test_unregistering_the_consumer_takes_its_workers_with_it(conn: Connection, group: str) -> None:
-    fill(conn, group, "a")
-    take(conn, group, "w1")
-    assert ops.value(conn, "select pgq.unregister_consumer(%s, %s)", group, MAIN) == 3
-    assert members(conn) == []
+    assert ops.value(conn, "select pgq.unregister_consumer(%s, %s)", group, MAIN) == 2
+    assert members(conn) == [], "its workers go with it"
     assert ops.value(conn, "select count(*) from pgq.consumer") == 0
 
 
@@ -424,9 +349,7 @@ def test_a_worker_goes_alone_also_if_its_batch_was_finished_as_a_consumers(
     ops.finish(conn, take(conn, group, "w1") or 0)
     assert ops.value(conn, "select pgq.unregister_consumer(%s, 'main.w1')", group) == 1
     assert members(conn) == ["main", "main.w2"]
-    batch = take(conn, group, "w2")
-    assert batch
-    assert ops.payloads(conn, batch) == ["b"]
+    assert ops.payloads(conn, take(conn, group, "w2") or 0) == ["b"]
 
 
 def test_partitions_of_a_consumer_group_are_no_workers(conn: Connection, group: str) -> None:
@@ -442,12 +365,10 @@ def test_partitions_of_a_consumer_group_are_no_workers(conn: Connection, group: 
     take_one = "select batch_id, generation from pgq.next_group_batch(%s, 100)"
     [(batch, generation)] = conn.execute(take_one, [member]).fetchall()
     assert batch
-    with pytest.raises(errors.DatabaseError) as failure:
+    with ops.refused("PQ038"):
         finish(conn, batch)
-    assert failure.value.sqlstate == "PQ038"
-    with pytest.raises(errors.DatabaseError) as failure:
+    with ops.refused("PQ038"):
         ops.value(conn, "select pgq_coop.next_batch(%s, 'g#1', 'w', '1 hour')", group)
-    assert failure.value.sqlstate == "PQ038"
     assert conn.execute(take_one, [member]).fetchall() == [(batch, generation)]
     assert ops.value(conn, "select pgq.finish_group_batch(%s, %s)", batch, generation) == 0
 
@@ -455,9 +376,8 @@ def test_partitions_of_a_consumer_group_are_no_workers(conn: Connection, group: 
 def test_a_plain_consumer_is_an_error_for_workers_that_share(conn: Connection, group: str) -> None:
     fill(conn, group, "a", "b")
     batch = ops.next_batch(conn, group, MAIN)
-    with pytest.raises(errors.DatabaseError) as failure:
+    with ops.refused("PQ016") as failure:
         take(conn, group, "w1")
-    assert failure.value.sqlstate == "PQ016"
     assert f"pgq.finish_batch({batch})" in (failure.value.diag.message_hint or "")
     ops.finish(conn, batch)
     assert take(conn, group, "w1")
@@ -468,9 +388,8 @@ def test_a_plain_consumer_is_an_error_for_workers_that_share(conn: Connection, g
         "select pgq_coop.register_subconsumer(%s, %s, 'own')",
         "select pgq_coop.unregister_subconsumer(%s, %s, 'own', 1)",
     ):
-        with pytest.raises(errors.DatabaseError) as failure:
+        with ops.refused("PQ016"):
             conn.execute(statement.encode(), [group, MAIN])
-        assert failure.value.sqlstate == "PQ016"
     fill(conn, group, "c")
     plain = ops.next_batch(conn, group, f"{MAIN}.own")
     assert finish(conn, plain) == 0, "it is no member's batch"
@@ -478,16 +397,15 @@ def test_a_plain_consumer_is_an_error_for_workers_that_share(conn: Connection, g
 
 
 def test_positions_of_workers_are_a_log_too(conn: Connection, connect: Connect, group: str) -> None:
-    cycles = 200
-    forgotten = connect(autocommit=False)
-    forgotten.isolation_level = IsolationLevel.REPEATABLE_READ
+    cycles = 80
+    forgotten = connect(level=IsolationLevel.REPEATABLE_READ)
     assert ops.value(forgotten, "select txid_current()")
     for number in range(cycles):
         fill(conn, group, f"{number}")
         batch = take(conn, group, f"w{number % 2 + 1}", "1 hour")
         assert keep(conn, group, f"w{number % 2 + 1}", batch)
         assert finish(conn, batch) == 1
-        if number % 50 == 49:
+        if number % 20 == 19:
             ops.rotate_logs(conn)
     conn.execute("select pg_stat_force_next_flush()")
     died = ops.value(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import psycopg
@@ -11,7 +12,6 @@ from psycopg import sql
 from pgqpy import Admin, DeadLetterFilter, DeadLetters, PgqError, Producer, errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
 
 CONSUMER, OTHER = "consumer", "other"
@@ -23,6 +23,7 @@ def registered(conn: Connection, queue: str) -> None:
         ops.register(conn, queue, name)
 
 
+GIVE_UP = "select pgq.event_dead_letter(%s, %s, 'bad')"
 NEXT_BATCH = "select pgq_coop.next_batch(%s, 'group', %s)"
 
 
@@ -53,36 +54,34 @@ def retried(conn: Connection, queue: str, consumer: str) -> list[tuple[int, str,
     return found
 
 
+@pytest.fixture
+def letters(conn: Connection) -> DeadLetters:
+    return DeadLetters(conn)
+
+
+ALL = DeadLetterFilter()
+
+
 def left(conn: Connection) -> list[str]:
     return [data for (data,) in conn.execute("select ev_data from pgq.dead_letter order by dl_id")]
 
 
-def test_dead_letters_are_rolled_back_with_their_batch(
-    conn: Connection, queue: str, tick: Tick
-) -> None:
-    ops.insert(conn, queue, "a")
-    tick()
+def test_dead_letters_are_rolled_back_with_their_batch(conn: Connection, queue: str) -> None:
+    ops.insert_ticked(conn, queue, "a")
     with conn.transaction(force_rollback=True):
         batch = ops.next_batch(conn, queue, CONSUMER)
-        ((event,),) = conn.execute("select ev_id from pgq.get_batch_events(%s)", [batch])
-        conn.execute("select pgq.event_dead_letter(%s, %s, 'bad')", [batch, event])
+        conn.execute(GIVE_UP, [batch, ops.events(conn, batch)[0][0]])
         ops.finish(conn, batch)
     assert left(conn) == []
     assert ops.drain(conn, queue, CONSUMER) == ["a"]
 
 
-def test_a_dead_letter_belongs_to_one_consumer(conn: Connection, queue: str) -> None:
-    give_up(conn, queue, "a", "b")
-    assert left(conn) == ["a", "b"]
-    assert ops.drain(conn, queue, OTHER) == ["a", "b"]
-
-
-def test_a_replayed_event_comes_once_to_its_consumer_alone_and_starts_over(
-    conn: Connection, queue: str
+def test_a_dead_letter_is_its_consumers_and_comes_once_more_when_it_is_replayed(
+    conn: Connection, queue: str, letters: DeadLetters
 ) -> None:
     first, _ = give_up(conn, queue, "a", "b")
-    ops.drain(conn, queue, OTHER)
-    letters = DeadLetters(conn)
+    assert left(conn) == ["a", "b"]
+    assert ops.drain(conn, queue, OTHER) == ["a", "b"]
     assert letters.replay(DeadLetterFilter(reason="REASON A")) == 1
     assert left(conn) == ["b"]
     assert retried(conn, queue, OTHER) == []
@@ -90,39 +89,33 @@ def test_a_replayed_event_comes_once_to_its_consumer_alone_and_starts_over(
     assert retried(conn, queue, CONSUMER) == []
 
 
-def test_two_dead_letters_of_one_event_make_it_come_once(conn: Connection, queue: str) -> None:
-    tick = ops.value(conn, "select max(tick_id) from pgq.tick")
-    (first,) = give_up(conn, queue, "a")
-    Admin(conn).register_consumer_at(queue, CONSUMER, tick)
-    give_up(conn, queue)
-    assert left(conn) == ["a", "a"]
-    assert DeadLetters(conn).replay(DeadLetterFilter()) == 1
-    assert left(conn) == []
-    assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
-
-
-def test_an_event_that_waits_already_is_not_doubled_by_a_replay(
-    conn: Connection, queue: str
+@pytest.mark.parametrize("waits", [False, True])
+def test_two_dead_letters_of_an_event_or_one_of_an_event_that_waits_make_it_come_once(
+    conn: Connection, queue: str, letters: DeadLetters, waits: bool
 ) -> None:
     tick = ops.value(conn, "select max(tick_id) from pgq.tick")
     (first,) = give_up(conn, queue, "a")
     Admin(conn).register_consumer_at(queue, CONSUMER, tick)
-    batch = ops.next_batch(conn, queue, CONSUMER)
-    conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, first])
-    ops.finish(conn, batch)
-    DeadLetters(conn).replay(DeadLetterFilter())
+    if waits:
+        batch = ops.next_batch(conn, queue, CONSUMER)
+        conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, first])
+        ops.finish(conn, batch)
+    else:
+        give_up(conn, queue)
+    assert left(conn) == ["a"] * (1 if waits else 2)
+    letters.replay(ALL)
     assert left(conn) == []
     assert [(event, data) for event, data, _ in retried(conn, queue, CONSUMER)] == [(first, "a")]
 
 
 def test_of_two_replays_at_once_one_has_the_event(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, letters: DeadLetters
 ) -> None:
     give_up(conn, queue, "a")
-    (letter,) = DeadLetters(conn).find(DeadLetterFilter())
+    (letter,) = letters.find(ALL)
     second = connect()
     with conn.transaction():
-        assert DeadLetters(conn).replay(DeadLetterFilter(ids=[letter.id])) == 1
+        assert letters.replay(DeadLetterFilter(ids=[letter.id])) == 1
         second.execute("set lock_timeout = '10ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             second.execute("select pgq.replay_dead_letters(%s)", [[letter.id]])
@@ -130,35 +123,35 @@ def test_of_two_replays_at_once_one_has_the_event(
     assert len(retried(conn, queue, CONSUMER)) == 1
 
 
-def test_dead_letters_outlive_their_consumer_and_wait_for_it(conn: Connection, queue: str) -> None:
+def test_dead_letters_outlive_their_consumer_and_wait_for_it(
+    conn: Connection, queue: str, letters: DeadLetters
+) -> None:
     (first,) = give_up(conn, queue, "a")
     Admin(conn).unregister_consumer(queue, CONSUMER)
-    assert left(conn) == ["a"]
     with pytest.raises(errors.ConsumerNotRegistered) as info:
-        DeadLetters(conn).replay(DeadLetterFilter())
+        letters.replay(ALL)
     assert info.value.hint
     assert left(conn) == ["a"]
     ops.register(conn, queue, CONSUMER)
-    assert DeadLetters(conn).replay(DeadLetterFilter()) == 1
+    assert letters.replay(ALL) == 1
     assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
 
 
 def test_the_dead_letter_of_a_worker_is_its_groups_and_replayed_to_any_worker(
-    conn: Connection, queue: str, tick: Tick
+    conn: Connection, queue: str, letters: DeadLetters
 ) -> None:
     for name in ("first", "second"):
         conn.execute("select pgq_coop.register_subconsumer(%s, 'group', %s)", [queue, name])
-    ops.insert(conn, queue, "a")
-    tick()
+    ops.insert_ticked(conn, queue, "a")
     batch = ops.value(conn, NEXT_BATCH, queue, "first")
-    conn.execute("select pgq.event_dead_letter(%s, 1, 'bad')", [batch])
+    conn.execute(GIVE_UP, [batch, 1])
     conn.execute("select pgq_coop.finish_batch(%s)", [batch])
     conn.execute("select pgq_coop.unregister_subconsumer(%s, 'group', 'first', 0)", [queue])
-    (letter,) = DeadLetters(conn).find(DeadLetterFilter())
+    (letter,) = letters.find(ALL)
     assert letter.consumer == "group"
-    assert DeadLetters(conn).replay(DeadLetterFilter(consumer="group")) == 1
+    assert letters.replay(DeadLetterFilter(consumer="group")) == 1
     conn.execute("select pgq.maint_retry_events()")
-    tick()
+    ops.tick(conn, queue)
     assert ops.payloads(conn, ops.value(conn, NEXT_BATCH, queue, "second")) == ["a"]
 
 
@@ -178,24 +171,22 @@ def test_a_queue_is_not_dropped_with_dead_letters_unless_forced_and_made_anew_it
     assert left(conn) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [
-        (DeadLetterFilter(), ["a", "b", "c"]),
-        (DeadLetterFilter(queue="another"), ["c"]),
-        (DeadLetterFilter(queue="another", consumer=OTHER), []),
-        (DeadLetterFilter(consumer=OTHER), ["b"]),
-        (DeadLetterFilter(event_type="none"), []),
-        (DeadLetterFilter(event_type="t"), ["a", "b", "c"]),
-        (DeadLetterFilter(reason="son A"), ["a"]),
-        (DeadLetterFilter(reason="%"), []),
-        (DeadLetterFilter(ids=[]), []),
-        (DeadLetterFilter(older_than="1 day"), ["a"]),
-    ],
-    ids=repr,
-)
+FILTERS = [
+    (ALL, ["a", "b", "c"]),
+    (DeadLetterFilter(queue="another"), ["c"]),
+    (DeadLetterFilter(queue="another", consumer=OTHER), []),
+    (DeadLetterFilter(consumer=OTHER), ["b"]),
+    (DeadLetterFilter(event_type="none"), []),
+    (DeadLetterFilter(event_type="t"), ["a", "b", "c"]),
+    (DeadLetterFilter(reason="son A"), ["a"]),
+    (DeadLetterFilter(reason="%"), []),
+    (DeadLetterFilter(ids=[]), []),
+    (DeadLetterFilter(older_than="1 day"), ["a"]),
+]
+
+
 def test_a_filter_says_which(
-    conn: Connection, queue: str, which: DeadLetterFilter, expected: list[str]
+    conn: Connection, queue: str, letters: DeadLetters, subtests: pytest.Subtests
 ) -> None:
     Admin(conn).create_queue("another")
     ops.register(conn, "another", CONSUMER)
@@ -204,55 +195,51 @@ def test_a_filter_says_which(
     give_up(conn, "another", "c")
     ops.drain(conn, queue, OTHER)
     give_up(conn, queue, "b", consumer=OTHER)
-    letters = DeadLetters(conn)
-    assert sorted(str(each.event.data) for each in letters.find(which)) == expected
-    assert letters.count(which) == len(expected)
-    assert letters.purge(which) == len(expected)
-    assert sorted(left(conn)) == sorted({"a", "b", "c"} - set(expected))
+    for which, expected in FILTERS:
+        with subtests.test(repr(which)), conn.transaction(force_rollback=True):
+            assert sorted(str(each.event.data) for each in letters.find(which)) == expected
+            assert letters.count(which) == len(expected)
+            assert letters.purge(which) == len(expected)
+            assert sorted(left(conn)) == sorted({"a", "b", "c"} - set(expected))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sqlstate"),
-    [
-        ("0, array[{id}], array['r']", "PQ004"),
-        ("null, array[{id}], array['r']", "PQ004"),
-        ("{batch}, array[{id}, 0], array['r', 'r']", "PQ005"),
-        ("{batch}, array[{id}, null], array['r', 'r']", "PQ005"),
-        ("{batch}, null, null", "PQ005"),
-        ("{batch}, array[{id}], array[null]", "PQ011"),
-        ("{batch}, array[{id}], array['r', 's']", "PQ011"),
-        ("{batch}, array[{id}], null", "PQ011"),
-        ("{batch}, array[{id}], array['r'], array['t', 'u']", "PQ011"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_with_a_hint(
-    conn: Connection, queue: str, tick: Tick, arguments: str, sqlstate: str
+NONSENSE = [
+    ("0, array[{id}], array['r']", "PQ004"),
+    ("null, array[{id}], array['r']", "PQ004"),
+    ("{batch}, array[{id}, 0], array['r', 'r']", "PQ005"),
+    ("{batch}, array[{id}, null], array['r', 'r']", "PQ005"),
+    ("{batch}, null, null", "PQ005"),
+    ("{batch}, array[{id}], array[null]", "PQ011"),
+    ("{batch}, array[{id}], array['r', 's']", "PQ011"),
+    ("{batch}, array[{id}], null", "PQ011"),
+    ("{batch}, array[{id}], array['r'], array['t', 'u']", "PQ011"),
+]
+
+
+def test_what_makes_no_sense_is_refused(
+    conn: Connection, queue: str, subtests: pytest.Subtests
 ) -> None:
-    ops.insert(conn, queue, "a")
-    tick()
-    batch = ops.next_batch(conn, queue, CONSUMER)
-    ((event,),) = conn.execute("select ev_id from pgq.get_batch_events(%s)", [batch])
-    call = f"select pgq.event_dead_letter_many({arguments.format(batch=batch, id=event)})"
-    with pytest.raises(psycopg.Error) as info:
-        conn.execute(call.encode())
-    assert info.value.sqlstate == sqlstate
-    assert info.value.diag.message_hint
+    batch = ops.open_batch(conn, queue, CONSUMER, "a")
+    event = ops.events(conn, batch)[0][0]
+    for arguments, sqlstate in NONSENSE:
+        call = f"pgq.event_dead_letter_many({arguments.format(batch=batch, id=event)})"
+        with subtests.test(arguments), ops.refused(sqlstate):
+            conn.execute(f"select {call}".encode())
     assert left(conn) == []
 
 
 def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_and_purge(
-    conn: Connection, connect: Connect, queue: str, role: Callable[[str], Connection]
+    conn: Connection, queue: str, role: Callable[[str], Connection]
 ) -> None:
     give_up(conn, queue, "a")
     reader, writer, admin = (role(name) for name in ("pgq_reader", "pgq_writer", "pgq_admin"))
-    everything = DeadLetterFilter()
-    assert DeadLetters(reader).count(everything) == 1
+    assert DeadLetters(reader).count(ALL) == 1
     for user in (reader, writer):
         for change in (DeadLetters(user).replay, DeadLetters(user).purge):
             with pytest.raises(errors.PermissionDenied):
-                change(everything)
+                change(ALL)
     with pytest.raises(errors.PermissionDenied):
-        DeadLetters(writer).find(everything)
+        DeadLetters(writer).find(ALL)
     for statement in ("delete from pgq.dead_letter", "update pgq.dead_letter set dl_reason = ''"):
         for user in (reader, writer, admin):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -260,7 +247,7 @@ def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_a
     ops.drain(conn, queue, OTHER)
     give_up(conn, queue, "b")
     assert DeadLetters(admin).replay(DeadLetterFilter(reason="reason a")) == 1
-    assert DeadLetters(admin).purge(everything) == 1
+    assert DeadLetters(admin).purge(ALL) == 1
 
 
 @pytest.fixture
@@ -278,9 +265,8 @@ def role(conn: Connection, connect: Connect) -> Callable[[str], Connection]:
 # --- the command line
 
 
-def test_commands_list_show_replay_and_purge(
-    cli: Cli, dsn: str, conn: Connection, queue: str
-) -> None:
+@pytest.mark.any_pg
+def test_commands_list_show_replay_and_purge(cli: Cli, conn: Connection, queue: str) -> None:
     assert cli.ok("dead-letter", "list") == "no dead letters\n"
     give_up(conn, queue, "a", "b\x1b[1m", "c", "d")
     shown = cli.ok("dead-letter", "list", "-n", "3")
@@ -301,11 +287,8 @@ def test_commands_list_show_replay_and_purge(
     assert len(retried(conn, queue, CONSUMER)) == 1
 
 
-def test_a_shown_event_can_be_inserted_as_a_new_one(
-    cli: Cli, dsn: str, conn: Connection, queue: str
-) -> None:
-    import json
-
+@pytest.mark.any_pg
+def test_a_shown_event_can_be_inserted_anew(cli: Cli, conn: Connection, queue: str) -> None:
     give_up(conn, queue, "a")
     ops.drain(conn, queue, OTHER)
     (row,) = cli.json_lines("dead-letter", "show", "1")
@@ -314,18 +297,16 @@ def test_a_shown_event_can_be_inserted_as_a_new_one(
     assert ops.drain(conn, queue, OTHER) == ["a"]
 
 
-@pytest.mark.parametrize("command", ["replay", "purge"])
-def test_commands_that_change_want_to_be_told_which(
-    cli: Cli, conn: Connection, queue: str, command: str
-) -> None:
+@pytest.mark.any_pg
+def test_commands_that_change_want_to_be_told_which(cli: Cli, conn: Connection, queue: str) -> None:
     give_up(conn, queue, "a", "b")
-    cli.fails("dead-letter", command, exit_code=2)
-    cli.fails("dead-letter", command, "1", "--all", exit_code=2)
-    cli.fails("dead-letter", command, "1", "--queue", queue, exit_code=2)
-    assert "no dead letter 3" in cli.fails("dead-letter", command, "1", "3")
-    assert "interval" in cli.fails("dead-letter", command, "--older-than", "soon")
-    for named in (command, "list"):
-        said = cli.fails("dead-letter", named, "--queue", "x")
+    for command in ("replay", "purge"):
+        for which in ([], ["1", "--all"], ["1", "--queue", queue]):
+            cli.fails("dead-letter", command, *which, exit_code=2)
+        assert "no dead letter 3" in cli.fails("dead-letter", command, "1", "3")
+        assert "interval" in cli.fails("dead-letter", command, "--older-than", "soon")
+    for command in ("replay", "purge", "list"):
+        said = cli.fails("dead-letter", command, "--queue", "x")
         assert "queue 'x' does not exist" in said
         assert "`pgqpy queue list`" in said
     assert left(conn) == ["a", "b"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,8 +11,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures import task_ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 
 GROUP = "g"
@@ -38,19 +36,19 @@ def join(conn: Connection, queue: str, name: str = "w") -> int:
     return member
 
 
-def take(conn: Connection, member: int, *, after: int = -1) -> Batch | None:
-    """The member's next batch."""
+def take(conn: Connection, member: int, *, after: int = -1, parked: bool = True) -> Batch | None:
+    """The member's next batch; not before its parked keys are looked at, if any is due."""
     row = conn.execute(
         "select partition, generation, batch_id, batch_sql"
-        " from pgq.next_group_batch(%s, 1000, i_after => %s)",
-        [member, after],
+        " from pgq.next_group_batch(%s, 1000, i_parked => %s, i_after => %s)",
+        [member, parked, after],
     ).fetchone()
     assert row is not None
     return None if row[2] is None else Batch(*row)
 
 
-def must_take(conn: Connection, member: int) -> Batch:
-    batch = take(conn, member)
+def must_take(conn: Connection, member: int, *, parked: bool = True) -> Batch:
+    batch = take(conn, member, parked=parked)
     assert batch is not None
     return batch
 
@@ -95,6 +93,13 @@ def insert(conn: Connection, queue: str, key: str | None, data: str = "") -> int
     return ev_id
 
 
+def fill(conn: Connection, queue: str, *keys: str | None, data: str = "") -> list[int]:
+    """Events with these keys, and a tick; returns their ids."""
+    ids = [insert(conn, queue, key, data) for key in keys]
+    ops.tick(conn, queue)
+    return ids
+
+
 def beat(conn: Connection, member: int) -> bool:
     alive: bool = ops.value(conn, "select pgq.group_heartbeat(%s)", member)
     return alive
@@ -118,18 +123,43 @@ def silence(conn: Connection, member: int, ages: str = AGES) -> None:
     )
 
 
-def refused(sqlstate: str) -> Any:
-    return pytest.raises(errors.Error, check=lambda error: error.sqlstate == sqlstate)
+def one_batch(conn: Connection, queue: str, partitions: int = 1) -> tuple[int, Batch]:
+    """A group, and a member of it that has taken the batch of an event with key "a"."""
+    create(conn, queue, partitions)
+    fill(conn, queue, "a")
+    member = join(conn, queue)
+    return member, must_take(conn, member)
 
 
-def test_every_event_is_in_one_partition_and_those_of_a_key_in_the_same(
-    conn: Connection, queue: str
-) -> None:
+def resize(conn: Connection, queue: str, partitions: int) -> int | None:
+    """The tick at which the partitions will meet, unless they stand on one already."""
+    tick: int | None = ops.value(
+        conn, "select pgq.resize_group(%s, %s, %s)", queue, GROUP, partitions
+    )
+    return tick
+
+
+def partitions_now(conn: Connection) -> int:
+    number: int = ops.value(conn, "select partitions from pgq.get_group_info()")
+    return number
+
+
+def open_parked(conn: Connection, member: int) -> tuple[int, int, list[int]]:
+    """(parked_id, generation, pe_ids) of the key that is due."""
+    [row] = conn.execute(
+        "select parked_id, generation, pe_ids from pgq.open_parked(%s)", [member]
+    ).fetchall()
+    return row
+
+
+FINISH_PARKED = "select pgq.finish_parked(%s, %s, %s)"
+GIVE_UP = "select pgq.give_up_parked(%s, %s, 'a')"
+
+
+def test_events_of_a_key_are_in_one_partition(conn: Connection, queue: str) -> None:
     create(conn, queue)
     for number in range(10):
-        for customer in range(20):
-            insert(conn, queue, f"k{customer}", str(number))
-        ops.tick(conn, queue)
+        fill(conn, queue, *(f"k{customer}" for customer in range(20)), data=str(number))
     found = drain(conn, join(conn, queue))
     assert sorted(found) == [0, 1, 2, 3]
     assert sum(map(len, found.values())) == 200
@@ -197,45 +227,47 @@ def test_the_key_of_captured_rows_is_their_primary_key(conn: Connection, queue: 
     assert len(set.union(*rows.values())) > 8
 
 
-@pytest.mark.parametrize("function", ["logutriga", "jsontriga"])
-def test_so_it_is_with_pgqs_triggers(conn: Connection, queue: str, function: str) -> None:
-    conn.execute("create table item (id int primary key, n int)")
-    conn.execute(
-        "create trigger item after insert or update or delete on item"
-        f" for each row execute function pgq.{function}('{queue}')".encode()
-    )
-    conn.execute("insert into item select n, n from generate_series(1, 3) n")
-    conn.execute("update item set n = n + 1")
-    conn.execute("delete from item")
+def test_the_key_of_rows_of_pgqs_triggers_is_their_primary_key(
+    conn: Connection, queue: str
+) -> None:
+    for function in ("logutriga", "jsontriga"):
+        conn.execute("drop table if exists item; create table item (id int primary key, n int)")
+        conn.execute(
+            "create trigger item after insert or update or delete on item"
+            f" for each row execute function pgq.{function}('{queue}')".encode()
+        )
+        conn.execute("insert into item select n, n from generate_series(1, 3) n")
+        conn.execute("update item set n = n + 1")
+        conn.execute("delete from item")
     keys = conn.execute(
-        "select pgq.event_pkey(ev_type, ev_data), count(*) from pgq.event_template group by 1"
+        "select ev_type like '{%', pgq.event_pkey(ev_type, ev_data), count(*)"
+        " from pgq.event_template group by 1, 2"
     ).fetchall()
-    assert len(keys) == 3
-    assert {count for _, count in keys} == {3}
+    assert len(keys) == 6
+    assert {count for *_, count in keys} == {3}
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "now()::text",
-        "random()::text",
-        "ev_time::text",
-        "count(*)",
-        "unnest(array[ev_data])",
-        "(select ev_data)",
-        "ev_data) from pgq.queue; drop schema pgq cascade; --",
-        "ev_data), (ev_extra1",
-        "ev_data)::text)); select setval('public.touched', 99); --",
-        "public.harmless(ev_data)",
-        "ev_data::public.mine",
-        "ev_data operator(public.+) ev_data",
-        "pg_temp.f(ev_data)",
-        "",
-        None,
-    ],
-)
+NO_KEYS = [
+    "now()::text",
+    "random()::text",
+    "ev_time::text",
+    "count(*)",
+    "unnest(array[ev_data])",
+    "(select ev_data)",
+    "ev_data) from pgq.queue; drop schema pgq cascade; --",
+    "ev_data), (ev_extra1",
+    "ev_data)::text)); select setval('public.touched', 99); --",
+    "public.harmless(ev_data)",
+    "ev_data::public.mine",
+    "ev_data operator(public.+) ev_data",
+    "pg_temp.f(ev_data)",
+    "",
+    None,
+]
+
+
 def test_a_key_is_one_immutable_expression_of_postgresqls_own(
-    conn: Connection, queue: str, key: str | None
+    conn: Connection, queue: str, subtests: pytest.Subtests
 ) -> None:
     conn.execute(
         "create sequence public.touched; grant all on public.touched to public;"
@@ -244,15 +276,15 @@ def test_a_key_is_one_immutable_expression_of_postgresqls_own(
         "create function public.plus(text, text) returns text immutable return $1;"
         "create operator public.+ (function = public.plus, leftarg = text, rightarg = text)"
     )
-    with refused("PQ011"):
-        conn.execute("select pgq.create_group(%s, %s, 4, %s)", [queue, GROUP, key])
-    assert conn.execute("select from pgq.group_partition").fetchall() == []
-    assert ops.value(conn, "select last_value from public.touched") == 1
+    for key in NO_KEYS:
+        with subtests.test(key):
+            with ops.refused("PQ011"):
+                conn.execute("select pgq.create_group(%s, %s, 4, %s)", [queue, GROUP, key])
+            assert conn.execute("select from pgq.group_partition").fetchall() == []
+            assert ops.value(conn, "select last_value from public.touched") == 1
 
 
-def test_names_in_a_key_mean_what_they_meant_when_it_was_created(
-    conn: Connection, queue: str
-) -> None:
+def test_names_in_a_key_keep_their_meaning(conn: Connection, queue: str) -> None:
     create(conn, queue, 4, "ev_extra1 || 1")
     conn.execute(
         "create table called (); create schema evil;"
@@ -261,105 +293,81 @@ def test_names_in_a_key_mean_what_they_meant_when_it_was_created(
         "create operator evil.|| (function = evil.concatenate, leftarg = text, rightarg = int)"
     )
     conn.execute("set search_path = evil, pg_catalog")
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a")
     assert sum(map(len, drain(conn, join(conn, queue)).values())) == 1
     assert ops.value(conn, "select pg_catalog.to_regclass('public.called') is not null")
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("partitions", "lease", "limit"),
-    [(0, "1 s", 1), (1025, "1 s", 1), (None, "1 s", 1), (1, "0 s", 1), (1, "1 s", -1)],
-)
-def test_nonsense_is_refused(
-    conn: Connection, queue: str, partitions: int | None, lease: str, limit: int
-) -> None:
-    with refused("PQ011"):
-        conn.execute(
-            "select pgq.create_group(%s, %s, %s, 'ev_data', %s, %s)",
-            [queue, GROUP, partitions, lease, limit],
-        )
-
-
-def test_what_is_not_there_is_named(conn: Connection, queue: str) -> None:
-    with refused("PQ001"):
-        conn.execute("select pgq.create_group('nowhere', %s, 4, 'ev_data')", [GROUP])
-    with refused("PQ036"):
-        conn.execute("select pgq.join_group(%s, 'unknown', 'w')", [queue])
-    with refused("PQ035"):
-        conn.execute("select pgq.next_group_batch(4711, 1000)")
-    with refused("PQ035"):
-        conn.execute("select pgq.finish_group_batch(4711, 1)")
-    with refused("PQ011"):
-        create(conn, queue)
-        conn.execute("select pgq.set_group_config(%s, %s, 'color', 'red')", [queue, GROUP])
+def test_nonsense_and_what_is_not_there_are_refused(conn: Connection, queue: str) -> None:
+    for partitions, lease, limit in (
+        *((partitions, "1 s", 1) for partitions in (0, 1025, None)),
+        (1, "0 s", 1),
+        (1, "1 s", -1),
+    ):
+        with ops.refused("PQ011"):
+            conn.execute(
+                "select pgq.create_group(%s, %s, %s, 'ev_data', %s, %s)",
+                [queue, GROUP, partitions, lease, limit],
+            )
+    create(conn, queue)
+    for sqlstate, call in (
+        ("PQ001", "pgq.create_group('nowhere', 'g', 4, 'ev_data')"),
+        ("PQ036", f"pgq.join_group('{queue}', 'unknown', 'w')"),
+        ("PQ035", "pgq.next_group_batch(4711, 1000)"),
+        ("PQ035", "pgq.finish_group_batch(4711, 1)"),
+        ("PQ011", f"pgq.set_group_config('{queue}', 'g', 'color', 'red')"),
+    ):
+        with ops.refused(sqlstate):
+            conn.execute(f"select {call}".encode())
     assert beat(conn, 4711) is False
 
 
 def test_the_same_batch_comes_again_until_it_is_finished(conn: Connection, queue: str) -> None:
-    create(conn, queue)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
+    member, batch = one_batch(conn, queue)
     assert must_take(conn, member) == batch
     finish(conn, batch)
     assert take(conn, member) is None
 
 
 def test_an_owner_that_lost_its_partition_cannot_finish(conn: Connection, queue: str) -> None:
-    create(conn, queue)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    first = join(conn, queue)
-    batch = must_take(conn, first)
+    first, batch = one_batch(conn, queue)
     second = join(conn, queue)
     silence(conn, first)
     assert beat(conn, second)
     again = must_take(conn, second)
     assert (again.partition, again.id) == (batch.partition, batch.id)
     assert again.generation > batch.generation
-    with refused("PQ035"):
+    with ops.refused("PQ035"):
         finish(conn, batch)
     finish(conn, again)
-    with refused("PQ035"):
+    with ops.refused("PQ035"):
         finish(conn, again)
-    with refused("PQ035"):
+    with ops.refused("PQ035"):
         take(conn, first)
     assert beat(conn, first) is False
 
 
-@pytest.mark.parametrize("level", list(IsolationLevel))
-def test_so_it_is_with_any_snapshot(
-    conn: Connection, queue: str, connect: Connect, level: IsolationLevel
-) -> None:
-    create(conn, queue)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    first = join(conn, queue)
-    batch = must_take(conn, first)
-    other = connect(autocommit=False)
-    other.isolation_level = level
-    read(other, batch)
-    conn.execute("select pgq.leave_group(%s)", [first])
-    second = join(conn, queue)
-    again = must_take(conn, second)
-    with pytest.raises(errors.Error) as raised:
-        finish(other, batch)
-    assert raised.value.sqlstate in ("PQ035", "40001")
-    other.rollback()
-    finish(conn, again)
+def test_nor_can_it_with_any_snapshot(conn: Connection, queue: str, connect: Connect) -> None:
+    member, batch = one_batch(conn, queue)
+    for level in IsolationLevel:
+        other = connect(level=level)
+        read(other, batch)
+        conn.execute("select pgq.leave_group(%s)", [member])
+        member = join(conn, queue)
+        again = must_take(conn, member)
+        with pytest.raises(errors.Error) as raised:
+            finish(other, batch)
+        assert raised.value.sqlstate in ("PQ035", "40001")
+        other.rollback()
+        finish(conn, again)
+        fill(conn, queue, "a")
+        batch = must_take(conn, member)
 
 
 def test_while_a_batch_is_being_finished_its_partition_is_not_handed_on(
     conn: Connection, queue: str, connect: Connect
 ) -> None:
-    create(conn, queue, 1)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    first = join(conn, queue)
-    batch = must_take(conn, first)
+    first, batch = one_batch(conn, queue)
     finishing = connect(autocommit=False)
     finish(finishing, batch)
     silence(conn, first)
@@ -373,9 +381,7 @@ def test_while_a_batch_is_being_finished_its_partition_is_not_handed_on(
     assert owned(conn, second) == [0]
 
 
-def test_everybody_has_the_same_number_of_partitions_give_or_take_one(
-    conn: Connection, queue: str
-) -> None:
+def test_partitions_are_shared_out_evenly(conn: Connection, queue: str) -> None:
     create(conn, queue, 8)
     members: list[int] = []
     for count, shares in [(1, [8]), (2, [4, 4]), (3, [2, 3, 3]), (5, [1, 1, 2, 2, 2])]:
@@ -465,9 +471,7 @@ def test_rotation_waits_for_the_slowest_partition(conn: Connection, queue: str) 
     ops.rotate_whenever_asked(conn, queue)
     create(conn, queue, 3)
     keys = [f"k{number}" for number in range(30)]
-    for key in keys:
-        insert(conn, queue, key)
-    ops.tick(conn, queue)
+    fill(conn, queue, *keys)
     member = join(conn, queue)
     batch = must_take(conn, member)
     finish(conn, batch)
@@ -491,10 +495,10 @@ def test_rotation_waits_for_the_slowest_partition(conn: Connection, queue: str) 
 
 def test_a_partition_is_not_unregistered_alone(conn: Connection, queue: str) -> None:
     create(conn, queue)
-    with refused("PQ038"):
+    with ops.refused("PQ038"):
         conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#1"])
     assert ops.value(conn, "select count(*) from pgq.subscription") == 4
-    with refused("PQ007"):
+    with ops.refused("PQ007"):
         conn.execute("select pgq.drop_queue(%s)", [queue])
 
 
@@ -511,7 +515,7 @@ def test_a_dropped_queue_takes_its_groups_along(conn: Connection, queue: str) ->
 
 def test_a_consumers_name_is_not_taken_by_a_partition(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, f"{GROUP}#2")
-    with refused("PQ038"):
+    with ops.refused("PQ038"):
         create(conn, queue)
     assert ops.value(conn, "select count(*) from pgq.subscription") == 1
 
@@ -527,103 +531,65 @@ FOR_A_CONSUMER = [
 ]
 
 
-@pytest.mark.parametrize("level", list(IsolationLevel))
 def test_a_plain_consumer_takes_no_partition(
-    conn: Connection,
-    connect: Connect,
-    queue: str,
-    level: IsolationLevel,
-    subtests: pytest.Subtests,
+    conn: Connection, connect: Connect, queue: str, subtests: pytest.Subtests
 ) -> None:
     """A foreign session would finish the owner's batches without seeing their parked keys."""
-    create(conn, queue, 1)
-    insert(conn, queue, "a", "event")
-    tick = ops.tick(conn, queue)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
-    stranger = connect(autocommit=False)
-    stranger.isolation_level = level
-    for call in FOR_A_CONSUMER:
-        with subtests.test(call):
-            with pytest.raises(errors.Error) as error:
-                stranger.execute(
-                    f"select {call}".encode(),
-                    {"queue": queue, "partition": f"{GROUP}#0", "batch": batch.id, "tick": tick},
-                )
-            stranger.rollback()
-            diag = error.value.diag
-            assert diag.sqlstate == "PQ038"
-            assert "pgq.next_group_batch" in (diag.message_hint or "")
-            assert must_take(conn, member) == batch
-    assert read(conn, batch) == [("a", "event")]
+    member, batch = one_batch(conn, queue)
+    tick = ops.value(conn, "select max(tick_id) from pgq.tick")
+    names = {"queue": queue, "partition": f"{GROUP}#0", "batch": batch.id, "tick": tick}
+    for level in IsolationLevel:
+        stranger = connect(level=level)
+        for call in FOR_A_CONSUMER:
+            with subtests.test(call, level=level):
+                with ops.refused("PQ038") as error:
+                    stranger.execute(f"select {call}".encode(), names)
+                stranger.rollback()
+                assert "pgq.next_group_batch" in (error.value.diag.message_hint or "")
+                assert must_take(conn, member) == batch
+    assert read(conn, batch) == [("a", "")]
     finish(conn, batch)
-
-
-def test_so_it_is_with_partitions_that_resizing_has_made(conn: Connection, queue: str) -> None:
-    create(conn, queue, 1)
-    conn.execute("select pgq.resize_group(%s, %s, 2)", [queue, GROUP])
-    with refused("PQ038"):
+    resize(conn, queue, 2)
+    with ops.refused("PQ038"):
         conn.execute("select pgq.next_batch(%s, %s)", [queue, f"{GROUP}#1"])
 
 
 def test_a_failed_event_parks_its_key_from_there_on(conn: Connection, queue: str) -> None:
     create(conn, queue, 1)
-    insert(conn, queue, "a", "a1")
-    bad = insert(conn, queue, "a", "a2")
-    for key, data in [("b", "b1"), ("a", "a3"), ("b", "b2")]:
-        insert(conn, queue, key, data)
+    ids = [insert(conn, queue, data[0], data) for data in ("a1", "a2", "b1", "a3", "b2")]
     ops.tick(conn, queue)
     member = join(conn, queue)
-    assert fail(conn, must_take(conn, member), bad) == 2
+    assert fail(conn, must_take(conn, member), ids[1]) == 2
     last = insert(conn, queue, "a", "a4")
     insert(conn, queue, "b", "b3")
     ops.tick(conn, queue)
     # Not before the parked key is looked at: it is due.
     assert take(conn, member) is None
-    row = conn.execute("select * from pgq.next_group_batch(%s, 1000, i_parked => false)", [member])
-    batch = row.fetchone()
-    assert batch is not None
-    later = Batch(batch[0], batch[1], batch[5], batch[12])
+    later = must_take(conn, member, parked=False)
     assert read(conn, later) == [("b", "b3")]
     assert finish(conn, later) == 1
-    opened = conn.execute("select * from pgq.open_parked(%s)", [member]).fetchone()
-    assert opened is not None
-    assert opened[5] == [bad, bad + 2, last]
+    opened = ops.value(conn, "select ev_ids from pgq.open_parked(%s)", member)
+    assert opened == [ids[1], ids[3], last]
 
 
-def test_a_batch_that_was_read_while_a_key_was_parked_is_not_finished_when_it_is_not(
+def test_a_batch_read_while_a_key_was_parked_is_not_finished_when_it_is_not(
     conn: Connection, queue: str
 ) -> None:
-    create(conn, queue, 1)
-    bad = insert(conn, queue, "a", "a1")
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    fail(conn, must_take(conn, member), bad)
-    insert(conn, queue, "a", "a2")
-    ops.tick(conn, queue)
-    row = conn.execute(
-        "select partition, generation, batch_id, batch_sql"
-        " from pgq.next_group_batch(%s, 1000, i_parked => false)",
-        [member],
-    ).fetchone()
-    assert row is not None
-    batch = Batch(*row)
+    member, batch = one_batch(conn, queue)
+    fail(conn, batch, 1)
+    fill(conn, queue, "a", data="a2")
+    batch = must_take(conn, member, parked=False)
     assert read(conn, batch) == []
-    conn.execute(
-        "select pgq.finish_parked(parked_id, generation, pe_ids) from pgq.open_parked(%s)", [member]
-    )
-    with refused("PQ035"):
+    assert ops.value(conn, FINISH_PARKED, *open_parked(conn, member)) == 0
+    with ops.refused("PQ035"):
         finish(conn, batch)
-    again = must_take(conn, member)
-    assert read(conn, again) == [("a", "a2")]
+    assert read(conn, must_take(conn, member)) == [("a", "a2")]
 
 
 def test_parked_events_that_moved_meanwhile_are_not_finished(conn: Connection, queue: str) -> None:
     create(conn, queue, 1)
-    events = [insert(conn, queue, f"k{number}") for number in range(8)]
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
+    events = fill(conn, queue, *(f"k{number}" for number in range(8)))
+    batch = must_take(conn, join(conn, queue))
     conn.execute(
         "select pgq.finish_group_batch(%s, %s, %s, array_fill('bad'::text, array[8]),"
         " array_fill('0 s'::interval, array[8]))",
@@ -633,10 +599,10 @@ def test_parked_events_that_moved_meanwhile_are_not_finished(conn: Connection, q
         "select k.parked_id, part_generation from pgq.parked_key k, pgq.group_partition"
     ).fetchall()
     assert len(opened) == 8
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is None
+    assert resize(conn, queue, 2) is None
     for parked, generation in opened:
-        with refused("PQ035"):
-            conn.execute("select pgq.finish_parked(%s, %s, '{}')", [parked, generation])
+        with ops.refused("PQ035"):
+            conn.execute(FINISH_PARKED, [parked, generation, []])
 
 
 def test_parked_events_that_were_given_up_meanwhile_are_not_done_as_well(
@@ -644,69 +610,50 @@ def test_parked_events_that_were_given_up_meanwhile_are_not_done_as_well(
 ) -> None:
     """A dead letter may be replayed."""
     create(conn, queue, 1)
-    bad = insert(conn, queue, "a", "a1")
-    insert(conn, queue, "a", "a2")
-    ops.tick(conn, queue)
+    bad, _ = fill(conn, queue, "a", "a")
     member = join(conn, queue)
     fail(conn, must_take(conn, member), bad)
-    opened = "select parked_id, generation, pe_ids from pgq.open_parked(%s)"
-    [(parked, generation, events)] = conn.execute(opened, [member]).fetchall()
+    parked, generation, events = open_parked(conn, member)
     assert len(events) == 2
-    done = "select pgq.finish_parked(%s, %s, %s)"
-    assert ops.value(conn, "select pgq.give_up_parked(%s, %s, 'a')", queue, GROUP) == 1
-    with refused("PQ035"):
-        conn.execute(done, [parked, generation, events])
-    [(parked, generation, rest)] = conn.execute(opened, [member]).fetchall()
+    assert ops.value(conn, GIVE_UP, queue, GROUP) == 1
+    with ops.refused("PQ035"):
+        conn.execute(FINISH_PARKED, [parked, generation, events])
+    parked, generation, rest = open_parked(conn, member)
     assert rest == events[1:]
-    assert ops.value(conn, done, parked, generation, rest) == 0
+    assert ops.value(conn, FINISH_PARKED, parked, generation, rest) == 0
 
 
 def test_any_number_of_parked_events_may_be_allowed(conn: Connection, queue: str) -> None:
     create(conn, queue, 1)
     most = "select pgq.set_group_config(%s, %s, 'park_limit', '2147483647')"
     assert ops.value(conn, most, queue, GROUP) == 1
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    assert list(chain(*drain(conn, join(conn, queue)).values())) == [("a", "")]
+    fill(conn, queue, "a")
+    assert drain(conn, join(conn, queue)) == {0: [("a", "")]}
 
 
 def test_giving_up_and_finishing_at_once_wait_for_each_other_in_no_circle(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, calls: Calls
 ) -> None:
-    create(conn, queue, 1)
-    bad = insert(conn, queue, "a", "a1")
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    fail(conn, must_take(conn, member), bad)
-    [(parked, generation, events)] = conn.execute(
-        "select parked_id, generation, pe_ids from pgq.open_parked(%s)", [member]
-    ).fetchall()
+    member, batch = one_batch(conn, queue)
+    fail(conn, batch, 1)
     # As pgq.give_up_parked() begins.
-    admin, worker = connect(autocommit=False), connect()
+    admin = connect(autocommit=False)
     admin.execute("select from pgq.parked_key for update")
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(
-            ops.value, worker, "select pgq.finish_parked(%s, %s, %s)", parked, generation, events
-        )
-        eventually(conn, "select cardinality(pg_blocking_pids(%s)) > 0", worker.info.backend_pid)
-        assert ops.value(admin, "select pgq.give_up_parked(%s, %s, 'a')", queue, GROUP) == 1
-        admin.commit()
-        with refused("PQ035"):
-            done.result()
+    done = calls.blocked(ops.value, connect(), FINISH_PARKED, *open_parked(conn, member))
+    assert ops.value(admin, GIVE_UP, queue, GROUP) == 1
+    admin.commit()
+    with ops.refused("PQ035"):
+        done.result()
     assert ops.value(conn, "select count(*) from pgq.dead_letter") == 1
 
 
 def test_only_events_of_the_batch_can_have_failed_in_it(conn: Connection, queue: str) -> None:
-    create(conn, queue, 1)
-    event = insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    batch = must_take(conn, join(conn, queue))
-    with refused("PQ005"):
-        fail(conn, batch, event + 1000)
-    with refused("PQ011"):
+    _, batch = one_batch(conn, queue)
+    with ops.refused("PQ005"):
+        fail(conn, batch, 1001)
+    with ops.refused("PQ011"):
         conn.execute(
-            "select pgq.finish_group_batch(%s, %s, array[%s::bigint])",
-            [batch.id, batch.generation, event],
+            "select pgq.finish_group_batch(%s, %s, array[1::bigint])", [batch.id, batch.generation]
         )
 
 
@@ -714,38 +661,32 @@ def test_resizing_waits_until_all_partitions_stand_on_one_tick(
     conn: Connection, queue: str
 ) -> None:
     create(conn, queue, 2)
-    for number in range(20):
-        insert(conn, queue, f"k{number}")
-    ops.tick(conn, queue)
+    keys = [f"k{number}" for number in range(20)]
+    fill(conn, queue, *keys)
     member = join(conn, queue)
     batch = must_take(conn, member)
     first = read(conn, batch)
-    tick = ops.value(conn, "select pgq.resize_group(%s, %s, 5)", queue, GROUP)
-    assert tick is not None
-    for number in range(20):
-        insert(conn, queue, f"k{number}", "later")
-    ops.tick(conn, queue)
+    assert resize(conn, queue, 5) is not None
+    fill(conn, queue, *keys, data="later")
     finish(conn, batch)
     other = must_take(conn, member)
     assert other.partition != batch.partition
     # Not beyond the tick.
-    assert sorted(first + read(conn, other)) == sorted((f"k{n}", "") for n in range(20))
+    assert sorted(first + read(conn, other)) == sorted((key, "") for key in keys)
     finish(conn, other)
     found = drain(conn, member)
     assert len(found) > 2
-    assert sorted(chain(*found.values())) == sorted((f"k{n}", "later") for n in range(20))
-    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 5
+    assert sorted(chain(*found.values())) == sorted((key, "later") for key in keys)
+    assert partitions_now(conn) == 5
 
 
 def test_a_worker_that_hangs_before_its_commit_is_buried_too(
     connect: Connect, conn: Connection, queue: str
 ) -> None:
     ops.value(conn, "select pgq.create_group(%s, %s, 1, 'ev_extra1', '200 ms')", queue, GROUP)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a")
     hanging = connect(autocommit=False)
-    batch = must_take(conn, join(conn, queue, "hangs"))
-    finish(hanging, batch)
+    finish(hanging, must_take(conn, join(conn, queue, "hangs")))
     heir = join(conn, queue, "heir")
     eventually(
         conn,
@@ -764,9 +705,7 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     create(conn, queue, 2)
     member = join(conn, queue)
     assert take(conn, member) is None
-    for number in range(20):
-        insert(conn, queue, f"k{number}")
-    ops.tick(conn, queue)
+    fill(conn, queue, *(f"k{number}" for number in range(20)))
     # As pgq.resize_group() begins, which then waits for what the worker may hold.
     admin = connect(autocommit=False)
     admin.execute("select pgq._lock_position(part_reg) from pgq.group_partition where part_nr = 0")
@@ -778,169 +717,137 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
 
 
 def test_resizing_and_parking_a_key_do_not_wait_for_each_other(
-    connect: Connect, conn: Connection, queue: str
+    connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
-    create(conn, queue, 1)
-    event = insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    batch = must_take(conn, join(conn, queue))
-    worker, admin = connect(autocommit=False), connect()
+    _, batch = one_batch(conn, queue)
+    worker = connect(autocommit=False)
     # As pgq.finish_group_batch() begins, which parks the key then.
     worker.execute("select pgq._lock_position(part_reg) from pgq.group_partition")
-    with ThreadPoolExecutor(1) as pool:
-        resized = pool.submit(ops.value, admin, "select pgq.resize_group(%s, %s, 3)", queue, GROUP)
-        task_ops.wait_until_blocked(conn, admin)
-        assert fail(worker, batch, event) == 1
-        worker.commit()
-        assert resized.result() is None
+    resized = calls.blocked(resize, connect(), queue, 3)
+    assert fail(worker, batch, 1) == 1
+    worker.commit()
+    assert resized.result() is None
 
 
 def test_completing_a_resize_does_not_wait_for_a_new_one(
     connect: Connect, conn: Connection, queue: str
 ) -> None:
-    create(conn, queue, 1)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
     worker, admin = connect(), connect(autocommit=False)
-    member = join(worker, queue)
-    batch = must_take(worker, member)
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is not None
+    member, batch = one_batch(worker, queue)
+    assert resize(conn, queue, 2) is not None
     finish(worker, batch)
     # As pgq.resize_group() begins. The positions are next, which must not be the worker's by then.
     admin.execute("select from pgq.consumer_group for no key update")
     worker.execute("set lock_timeout = '5 s'")
     assert beat(worker, member)
     assert take(worker, member) is None
-    assert ops.value(admin, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is None
+    assert resize(admin, queue, 3) is None
     admin.commit()
-    assert ops.value(conn, "select group_partitions from pgq.consumer_group") == 3
+    assert partitions_now(conn) == 3
 
 
 @pytest.mark.parametrize(
     "late", ["pgq.resize_group('test_queue', 'g', 3)", "pgq.drop_group('test_queue', 'g')"]
 )
 def test_changing_a_group_that_is_being_dropped_does_not_find_it(
-    connect: Connect, conn: Connection, queue: str, late: str
+    connect: Connect, conn: Connection, queue: str, calls: Calls, late: str
 ) -> None:
     create(conn, queue, 2)
-    worker, dropping, changing = connect(autocommit=False), connect(), connect()
+    worker = connect(autocommit=False)
     worker.execute("select pgq._lock_position(max(part_reg)) from pgq.group_partition")
-    with ThreadPoolExecutor(2) as pool:
-        dropped = pool.submit(ops.value, dropping, "select pgq.drop_group(%s, %s)", queue, GROUP)
-        task_ops.wait_until_blocked(conn, dropping)
-        changed = pool.submit(changing.execute, f"select {late}".encode())
-        task_ops.wait_until_blocked(conn, changing)
-        worker.commit()
-        assert dropped.result() == 1
-        with refused("PQ036"):
-            changed.result()
+    drop = "select pgq.drop_group(%s, %s)"
+    dropped = calls.blocked(ops.value, connect(), drop, queue, GROUP)
+    changed = calls.blocked(ops.value, connect(), f"select {late}")
+    worker.commit()
+    assert dropped.result() == 1
+    with ops.refused("PQ036"):
+        changed.result()
 
 
 def test_signs_of_life_resize_a_group_whose_workers_ask_under_old_snapshots(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    create(conn, queue, 1)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
+    member, batch = one_batch(conn, queue)
     worker = connect()
     worker.execute("set default_transaction_isolation = 'repeatable read'")
-    member = join(worker, queue)
-    batch = must_take(worker, member)
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is not None
+    assert must_take(worker, member) == batch
+    assert resize(conn, queue, 2) is not None
     finish(worker, batch)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a")
     assert take(worker, member) is None
     assert beat(conn, member)
-    assert ops.value(conn, "select group_partitions from pgq.consumer_group") == 2
+    assert partitions_now(conn) == 2
     assert drain(worker, member) != {}
 
 
-@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
 def test_an_old_snapshot_does_not_go_beyond_the_tick_where_partitions_are_to_meet(
-    conn: Connection, connect: Connect, queue: str, level: IsolationLevel
+    conn: Connection, connect: Connect, queue: str
 ) -> None:
     create(conn, queue, 2)
     keys = {ops.value(conn, "select pgq.key_partition(%s, 2)", f"k{n}"): f"k{n}" for n in range(9)}
-    insert(conn, queue, keys[0])
-    ops.tick(conn, queue)
+    fill(conn, queue, keys[0])
     member = join(conn, queue)
     first = must_take(conn, member)
-    insert(conn, queue, keys[1], "beyond")
-    ops.tick(conn, queue)
-    old = connect(autocommit=False)
-    old.isolation_level = level
-    old.execute("select from pgq.consumer_group")
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is not None
+    fill(conn, queue, keys[1], data="beyond")
+    old = with_snapshot(connect)
+    assert resize(conn, queue, 3) is not None
     with pytest.raises(errors.SerializationFailure):
         take(old, member, after=first.partition)
     old.rollback()
     finish(conn, first)
     assert take(conn, member) is None, "the other one gets there"
     assert list(chain(*drain(conn, member).values())) == [(keys[1], "beyond")]
-    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 3
+    assert partitions_now(conn) == 3
 
 
 def test_a_consumer_with_the_name_of_a_new_partition_stops_the_resizing_and_no_worker(
     conn: Connection, queue: str
 ) -> None:
-    create(conn, queue, 2)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
-    resize = "select pgq.resize_group(%s, %s, 4)"
+    member, batch = one_batch(conn, queue, 2)
+    unregister = "select pgq.unregister_consumer(%s, %s)"
     ops.register(conn, queue, f"{GROUP}#3")
-    with refused("PQ038"):
-        conn.execute(resize, [queue, GROUP])
-    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#3"])
-    assert ops.value(conn, resize, queue, GROUP) is not None
+    with ops.refused("PQ038"):
+        resize(conn, queue, 4)
+    conn.execute(unregister, [queue, f"{GROUP}#3"])
+    assert resize(conn, queue, 4) is not None
     # And if it comes while the partitions are on their way.
     ops.register(conn, queue, f"{GROUP}#3")
     finish(conn, batch)
     assert drain(conn, member) == {}
     assert beat(conn, member)
-    partitions = "select partitions from pgq.get_group_info()"
-    assert ops.value(conn, partitions) == 2
-    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#3"])
+    assert partitions_now(conn) == 2
+    conn.execute(unregister, [queue, f"{GROUP}#3"])
     assert beat(conn, member)
-    assert ops.value(conn, partitions) == 4
+    assert partitions_now(conn) == 4
 
 
 def test_resizing_can_be_called_off(conn: Connection, queue: str) -> None:
-    create(conn, queue, 2)
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 5)", queue, GROUP)
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is None
+    member, batch = one_batch(conn, queue, 2)
+    assert resize(conn, queue, 5)
+    assert resize(conn, queue, 2) is None
     finish(conn, batch)
     drain(conn, member)
-    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 2
+    assert partitions_now(conn) == 2
 
 
 def test_a_group_that_is_up_to_date_is_resized_at_once(conn: Connection, queue: str) -> None:
     create(conn, queue, 2)
     member = join(conn, queue)
     take(conn, member)
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is None
+    assert resize(conn, queue, 3) is None
     assert owned(conn, member) == []
-    insert(conn, queue, "a")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a")
     assert len(drain(conn, member)) == 1
     assert owned(conn, member) == [0, 1, 2]
-    assert ops.value(conn, "select pgq.resize_group(%s, %s, 1)", queue, GROUP) is None
+    assert resize(conn, queue, 1) is None
     assert ops.value(conn, "select count(*) from pgq.subscription") == 1
 
 
 def test_a_group_survives_dumping_and_restoring_its_positions(conn: Connection, queue: str) -> None:
     create(conn, queue)
-    insert(conn, queue, "a", "before")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a", data="before")
     conn.execute("select pgq.adopt_restored()")
-    insert(conn, queue, "a", "after")
-    ops.tick(conn, queue)
+    fill(conn, queue, "a", data="after")
     found = drain(conn, join(conn, queue))
     assert list(found.values()) == [[("a", "before"), ("a", "after")]]
 
@@ -950,16 +857,13 @@ def test_readers_use_groups_and_writers_do_not(conn: Connection, queue: str) -> 
     create(conn, queue, 2, "upper(ev_extra1)")
     member = join(conn, queue)
     conn.execute("reset role")
-    bad = insert(conn, queue, "a", "1")
-    ops.tick(conn, queue)
+    (bad,) = fill(conn, queue, "a", data="1")
     conn.execute("set role pgq_reader")
     batch = must_take(conn, member)
     assert read(conn, batch) == [("a", "1")]
     assert fail(conn, batch, bad) == 1
-    assert conn.execute(
-        "select key from pgq.get_parked_keys(%s, %s)", [queue, GROUP]
-    ).fetchall() == [("A",)]
+    assert ops.value(conn, "select key from pgq.get_parked_keys(%s, %s)", queue, GROUP) == "A"
     conn.execute("select pgq.drop_group(%s, %s, true)", [queue, GROUP])
     conn.execute("set role pgq_writer")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+    with pytest.raises(errors.InsufficientPrivilege):
         create(conn, queue)

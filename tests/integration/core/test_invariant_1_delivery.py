@@ -5,7 +5,6 @@ prepared and long transactions change when, never whether.
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 from psycopg import IsolationLevel
 
@@ -19,11 +18,9 @@ def test_every_consumer_registered_before_gets_a_committed_event_once(
     conn: Connection, queue: str
 ) -> None:
     ops.register(conn, queue, "early")
-    ops.insert(conn, queue, "one")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "one")
     ops.register(conn, queue, "late")
-    ops.insert(conn, queue, "two")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "two")
 
     assert ops.drain(conn, queue, "early") == ["one", "two"]
     assert ops.drain(conn, queue, "late") == ["two"]
@@ -110,8 +107,7 @@ def test_the_isolation_level_of_the_producer_does_not_matter(
     conn: Connection, connect: Connect, queue: str, level: IsolationLevel
 ) -> None:
     ops.register(conn, queue, "c")
-    producer = connect(autocommit=False)
-    producer.isolation_level = level
+    producer = connect(level=level)
     ops.insert(producer, queue, "first")
     ops.deliver(conn, queue, "c")
     ops.insert(producer, queue, "second")
@@ -162,8 +158,7 @@ def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tic
 ) -> None:
     ops.register(conn, queue, "c")
     both = connect(autocommit=False)
-    ops.insert(both, queue, "own")
-    ops.tick(both, queue)
+    ops.insert_ticked(both, queue, "own")
     both.commit()
     assert ops.drain(conn, queue, "c") == []
     assert ops.deliver(conn, queue, "c") == ["own"]
@@ -191,8 +186,7 @@ def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
 ) -> None:
     ops.rotate_whenever_asked(conn, queue)
     start = ops.tick(conn, queue)
-    ops.insert(conn, queue, "one")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "one")
     for _ in range(2):
         assert ops.rotate(conn, queue)
     ops.insert(conn, queue, "two")
@@ -202,9 +196,8 @@ def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
     # The next rotation would empty the table of the first event, were it not for the consumer.
     conn.execute("select pgq.unregister_consumer(%s, 'c')", [queue])
     assert ops.rotate(conn, queue)
-    with pytest.raises(psycopg.Error) as refused:
+    with ops.refused("PQ008"):
         conn.execute("select pgq.register_consumer_at(%s, 'c', %s)", [queue, start])
-    assert refused.value.sqlstate == "PQ008"
 
 
 def test_every_statement_may_come_over_another_connection(

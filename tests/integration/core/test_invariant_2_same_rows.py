@@ -63,8 +63,7 @@ def test_an_open_batch_is_the_same_rows_whatever_is_committed_meanwhile(
     ops.tick(conn, queue)
     assert ops.events(conn, batch) == rows
     for level in IsolationLevel:
-        other = connect(autocommit=False)
-        other.isolation_level = level
+        other = connect(level=level)
         assert ops.events(other, batch) == rows
         other.rollback()
     query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
@@ -119,9 +118,9 @@ def test_the_batch_query_reads_little_more_than_the_batch(
     for number in range(300):
         ops.insert(conn, queue, f"long since delivered {number}")
     ops.deliver(conn, queue, "c")
-    ops.insert(conn, queue, "new")
-    ops.tick(conn, queue)
-    query = ops.value(conn, "select pgq.batch_event_sql(%s)", ops.next_batch(conn, queue, "c"))
+    query = ops.value(
+        conn, "select pgq.batch_event_sql(%s)", ops.open_batch(conn, queue, "c", "new")
+    )
     # A plan by index, as for a table that does not fit into a page or two.
     conn.execute("set enable_seqscan = off")
     plan = ops.value(conn, f"explain (analyze, format json) {query}")

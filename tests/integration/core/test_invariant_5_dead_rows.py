@@ -54,8 +54,7 @@ def test_neither_events_nor_ticks_nor_positions_are_ever_updated_or_deleted(
 def test_a_transaction_that_stays_open_does_not_let_the_metadata_grow(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    forgotten = connect(autocommit=False)
-    forgotten.isolation_level = IsolationLevel.REPEATABLE_READ
+    forgotten = connect(level=IsolationLevel.REPEATABLE_READ)
     forgotten.execute("create temporary table mine ()")
     assert ops.value(forgotten, "select txid_current()")
     work(conn, queue)

@@ -10,7 +10,7 @@ import pytest
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 
 pytestmark = pytest.mark.smoke
 
@@ -93,9 +93,7 @@ def test_events_of_a_dropped_queue_do_not_appear_in_the_one_that_takes_its_table
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     """A repeatable read producer still sees the dropped queue."""
-    producer = connect(autocommit=False)
-    producer.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    producer.execute("select 1")
+    producer = with_snapshot(connect)
     conn.execute("select pgq.drop_queue(%s)", [queue])
     conn.execute("select pgq.create_queue('heir')")
     ops.register(conn, "heir", "c")

@@ -277,7 +277,6 @@ def test_rotation_forgets_forced_ticks_that_no_consumer_can_be_before(
 ) -> None:
     ops.rotate_whenever_asked(conn, queue)
     for _ in range(12):
-        ops.insert(conn, queue, "event")
-        ops.tick(conn, queue)
+        ops.insert_ticked(conn, queue, "event")
         assert ops.rotate(conn, queue)
     assert ops.value(conn, "select count(*) <= 6 from pgq.forced_tick")

@@ -80,11 +80,9 @@ def test_a_clock_that_was_ahead_stops_no_consumer_that_waits_for_time_to_pass(
     """A wanted lag, or length of a batch, is measured by times of ticks."""
     lag, count, length = (each.strip() for each in wants.split(","))
     ops.register(conn, queue, "c")
-    ops.insert(conn, queue, "of the future")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "of the future")
     set_clock_back(conn)
-    ops.insert(conn, queue, "new")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "new")
     query = f"select batch_id from pgq.next_batch_custom(%s, 'c', {lag}, {count}, {length})"
     batch = ops.value(conn, query, queue)
     assert "of the future" in ops.payloads(conn, batch)
@@ -100,8 +98,7 @@ def test_a_worker_that_died_while_the_clock_was_ahead_is_taken_for_dead(
     take = "select pgq_coop.next_batch(%s, 'c', %s, '1 minute')"
     for worker in ("w1", "w2"):
         conn.execute("select pgq_coop.register_subconsumer(%s, 'c', %s)", [queue, worker])
-    ops.insert(conn, queue, "event")
-    ops.tick(conn, queue)
+    ops.insert_ticked(conn, queue, "event")
     batch = ops.value(conn, take, queue, "w1")
     assert ops.value(conn, take, queue, "w2") is None
     set_clock_back(conn)

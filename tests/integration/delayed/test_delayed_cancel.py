@@ -8,7 +8,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.delayed.test_delayed_events import insert_at, move, waiting
 
@@ -133,9 +133,7 @@ def test_a_snapshot_that_does_not_see_the_delivery_is_refused(
     ops.register(conn, queue, "c")
     event = insert_at(conn, queue, "event")
     later = insert_at(conn, queue, "later", "1 hour")
-    old = connect(autocommit=False)
-    old.isolation_level = level
-    old.execute("select from pgq.queue")
+    old = with_snapshot(connect, level)
     assert move(conn) == 1
     assert cancel(old, queue, later), "what cannot have been delivered can be cancelled"
     old.rollback()
@@ -160,9 +158,7 @@ def test_only_one_of_two_sessions_cancels_an_event(
     conn: Connection, connect: Connect, queue: str, level: IsolationLevel
 ) -> None:
     event = insert_at(conn, queue, "event", "1 hour")
-    old = connect(autocommit=False)
-    old.isolation_level = level
-    old.execute("select from pgq.queue")
+    old = with_snapshot(connect, level)
     assert cancel(conn, queue, event)
     with pytest.raises(errors.SerializationFailure):
         cancel(old, queue, event)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime
 
-import psycopg
 import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.delayed.test_delayed_events import move
 from tests.integration.delayed.test_delayed_tables import rotate
@@ -24,9 +23,7 @@ def batch(conn: Connection, queue: str) -> int:
     """An open batch of events 'a' and 'b'."""
     ops.register(conn, queue, "c")
     ops.insert(conn, queue, "a")
-    ops.insert(conn, queue, "b")
-    ops.tick(conn, queue)
-    return ops.next_batch(conn, queue, "c")
+    return ops.open_batch(conn, queue, "c", "b")
 
 
 @pytest.fixture
@@ -140,8 +137,7 @@ def test_deleting_what_has_come_meanwhile_is_no_silent_success(
     conn: Connection, connect: Connect, queue: str, batch: int, first: int
 ) -> None:
     assert ops.value(conn, RETRY, batch, first, 0) == 1
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
+    old = connect(level=IsolationLevel.REPEATABLE_READ)
     assert ops.value(old, "select count(*) from pgq.retry_queue") == 1
     assert move(conn) == 1
     with pytest.raises(errors.SerializationFailure):
@@ -151,13 +147,12 @@ def test_deleting_what_has_come_meanwhile_is_no_silent_success(
 def test_wrong_rows_are_refused(conn: Connection, queue: str, batch: int, first: int) -> None:
     assert ops.value(conn, RETRY, batch, first, 3600) == 1
     for owner, ev_id, sqlstate in ((999, 5, "PQ002"), (None, 5, "PQ002"), (1, first, "23505")):
-        with pytest.raises(psycopg.Error) as refused:
+        with ops.refused(sqlstate):
             conn.execute(
                 "insert into pgq.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_owner)"
                 " values (now(), 1, %s, now(), %s)",
                 [ev_id, owner],
             )
-        assert (refused.value.sqlstate, bool(refused.value.diag.message_hint)) == (sqlstate, True)
 
 
 def test_an_old_snapshot_does_not_take_for_waiting_what_has_come(
@@ -171,9 +166,7 @@ def test_an_old_snapshot_does_not_take_for_waiting_what_has_come(
     batch = ops.next_batch(conn, queue, "c")
     conn.execute("update pgq.log set log_rotate_bytes = 1 where log_name = 'moved'")
     assert ops.value(conn, "select pgq.maint_rotate_logs()") == 0, "moves on"
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq.queue")
+    old = with_snapshot(connect)
     assert ops.value(conn, "select pgq.maint_rotate_logs()") == 1, "empties"
     with pytest.raises(errors.SerializationFailure):
         ops.value(old, RETRY, batch, first, 0)

@@ -9,7 +9,7 @@ import threading
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.core.test_invariant_5_dead_rows import dead_rows
 from tests.integration.delayed.test_delayed_cancel import cancel
@@ -42,8 +42,7 @@ def moves(conn: Connection) -> int:
 def test_in_steady_operation_no_row_dies_and_tables_stay_small_under_an_old_snapshot(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    forgotten = connect(autocommit=False)
-    forgotten.isolation_level = IsolationLevel.REPEATABLE_READ
+    forgotten = connect(level=IsolationLevel.REPEATABLE_READ)
     forgotten.execute("create temporary table mine ()")
     assert ops.value(forgotten, "select txid_current()")
     next_year = insert_at(conn, queue, "next year", "365 days")
@@ -158,9 +157,7 @@ def test_an_old_snapshot_producer_writes_where_it_is_found(
 ) -> None:
     """Its snapshot is older than rotations of everything; so is what it has looked at."""
     ops.register(conn, queue, "c")
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq.queue")
+    old = with_snapshot(connect)
     for number in range(3):
         insert_at(conn, queue, f"event {number}")
         assert move(conn) == 1
