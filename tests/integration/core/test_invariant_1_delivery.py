@@ -14,9 +14,7 @@ from tests.fixtures.fix_db import Connect, Connection
 pytestmark = pytest.mark.smoke
 
 
-def test_every_consumer_registered_before_gets_a_committed_event_once(
-    conn: Connection, queue: str
-) -> None:
+def test_every_consumer_gets_a_committed_event_once(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "early")
     ops.insert_ticked(conn, queue, "one")
     ops.register(conn, queue, "late")
@@ -72,7 +70,17 @@ def test_a_tick_from_elsewhere_loses_no_event_of_its_own_transaction_either(
     assert ops.drain(conn, queue, "c") == ["own"]
 
 
-def test_an_event_of_a_rolled_back_transaction_is_never_delivered(
+def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tick(
+    conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    with conn.transaction():
+        ops.insert_ticked(conn, queue, "own")
+    assert ops.drain(conn, queue, "c") == []
+    assert ops.deliver(conn, queue, "c") == ["own"]
+
+
+def test_an_event_that_was_rolled_back_is_never_delivered(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.register(conn, queue, "c")
@@ -80,39 +88,29 @@ def test_an_event_of_a_rolled_back_transaction_is_never_delivered(
     ops.insert(producer, queue, "never")
     ops.tick(conn, queue)
     producer.rollback()
-    ops.insert(conn, queue, "after")
-    assert ops.deliver(conn, queue, "c") == ["after"]
-
-
-def test_an_event_of_a_savepoint_that_was_rolled_back_is_never_delivered(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    ops.register(conn, queue, "c")
-    producer = connect(autocommit=False)
     ops.insert(producer, queue, "before")
-    producer.execute("savepoint undo")
-    ops.insert(producer, queue, "undone")
-    ops.copy(producer, ops.value(producer, "select pgq.current_event_table(%s)", queue), ["undone"])
-    producer.execute("rollback to undo")
+    with producer.transaction(force_rollback=True):
+        ops.insert(producer, queue, "undone")
+        table = ops.value(producer, "select pgq.current_event_table(%s)", queue)
+        ops.copy(producer, table, ["undone"])
     ops.insert(producer, queue, "again")
-    producer.execute("savepoint keep")
-    ops.insert(producer, queue, "kept")
-    producer.execute("release keep")
+    with producer.transaction():
+        ops.insert(producer, queue, "kept")
     producer.commit()
     assert ops.deliver(conn, queue, "c") == ["before", "again", "kept"]
 
 
-@pytest.mark.parametrize("level", list(IsolationLevel))
 def test_the_isolation_level_of_the_producer_does_not_matter(
-    conn: Connection, connect: Connect, queue: str, level: IsolationLevel
+    conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.register(conn, queue, "c")
-    producer = connect(level=level)
-    ops.insert(producer, queue, "first")
-    ops.deliver(conn, queue, "c")
-    ops.insert(producer, queue, "second")
-    producer.commit()
-    assert ops.deliver(conn, queue, "c") == ["first", "second"]
+    for level in IsolationLevel:
+        producer = connect(level=level)
+        ops.insert(producer, queue, "first")
+        ops.deliver(conn, queue, "c")
+        ops.insert(producer, queue, "second")
+        producer.commit()
+        assert ops.deliver(conn, queue, "c") == ["first", "second"], level
 
 
 def test_a_long_transaction_is_delivered_when_it_commits_and_holds_up_no_other(
@@ -153,17 +151,6 @@ def test_a_prepared_transaction_is_delivered_if_and_when_it_is_committed(
     assert ops.deliver(conn, queue, "c") == expected
 
 
-def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tick(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    ops.register(conn, queue, "c")
-    both = connect(autocommit=False)
-    ops.insert_ticked(both, queue, "own")
-    both.commit()
-    assert ops.drain(conn, queue, "c") == []
-    assert ops.deliver(conn, queue, "c") == ["own"]
-
-
 def test_a_consumer_registered_while_a_transaction_is_open_gets_its_events(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
@@ -181,9 +168,7 @@ def test_a_consumer_registered_while_a_transaction_is_open_gets_its_events(
     assert ops.deliver(conn, queue, "c") == ["open"]
 
 
-def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
-    conn: Connection, queue: str
-) -> None:
+def test_a_consumer_at_an_old_tick_gets_all_events_since(conn: Connection, queue: str) -> None:
     ops.rotate_whenever_asked(conn, queue)
     start = ops.tick(conn, queue)
     ops.insert_ticked(conn, queue, "one")
@@ -200,39 +185,23 @@ def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
         conn.execute("select pgq.register_consumer_at(%s, 'c', %s)", [queue, start])
 
 
-def test_every_statement_may_come_over_another_connection(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    """Connections like those of PgBouncer in transaction mode."""
+def test_every_statement_may_come_over_another_connection(connect: Connect, queue: str) -> None:
+    """Connections like those of PgBouncer in transaction mode. A retried event comes again, with
+    its id and time, only to the consumer that asked for it."""
     pool = [connect() for _ in range(4)]
     ops.register(pool[0], queue, "c")
+    ops.register(pool[1], queue, "other")
     ops.insert(pool[1], queue, "event")
+    ops.insert(pool[2], queue, "done")
     assert ops.value(pool[2], "select pgq.force_tick(%s)", queue)
     assert ops.value(pool[3], "select pgq.ticker(%s)", queue)
     batch = ops.next_batch(pool[0], queue, "c")
-    assert ops.payloads(pool[1], batch) == ["event"]
-    ev_id = ops.events(pool[2], batch)[0][0]
-    assert ops.value(pool[3], "select pgq.event_retry(%s, %s, -1)", batch, ev_id) == 1
+    assert ops.payloads(pool[1], batch) == ["event", "done"]
+    first = ops.events(pool[2], batch)[0]
+    assert ops.value(pool[3], "select pgq.event_retry(%s, %s, -1)", batch, first[0]) == 1
     ops.finish(pool[0], batch)
     assert ops.value(pool[1], "select pgq.maint_retry_events()") == 1
-    assert ops.deliver(pool[2], queue, "c") == ["event"]
-
-
-def test_a_retried_event_comes_again_only_to_the_consumer_that_asked(
-    conn: Connection, queue: str
-) -> None:
-    ops.register(conn, queue, "asks")
-    ops.register(conn, queue, "does not")
-    for data in ("a", "b"):
-        ops.insert(conn, queue, data)
-    ops.tick(conn, queue)
-    batch = ops.next_batch(conn, queue, "asks")
-    first = ops.events(conn, batch)[0]
-    conn.execute("select pgq.event_retry(%s, %s, -1)", [batch, first[0]])
-    ops.finish(conn, batch)
-    conn.execute("select pgq.maint_retry_events()")
-    ops.tick(conn, queue)
-
-    again = ops.events(conn, ops.next_batch(conn, queue, "asks"))
-    assert [(row[0], row[1], row[3], row[5]) for row in again] == [(first[0], first[1], 1, "a")]
-    assert ops.drain(conn, queue, "does not") == ["a", "b"]
+    ops.tick(pool[2], queue)
+    again = ops.events(pool[0], ops.next_batch(pool[3], queue, "c"))
+    assert [(row[0], row[1], row[3], row[5]) for row in again] == [(*first[:2], 1, "event")]
+    assert ops.drain(pool[0], queue, "other") == ["event", "done"]

@@ -16,10 +16,9 @@ from psycopg import IsolationLevel
 
 from pgqpy.embedded import Server
 from pgqpy.embedded._programs import process_options, server_account
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import eventually
+from tests.fixtures.fix_ticker import eventually, with_schema
 
 pytestmark = pytest.mark.smoke
 
@@ -75,7 +74,7 @@ def test_an_open_batch_is_the_same_rows_whatever_is_committed_meanwhile(
         assert head + conn.execute("fetch all from c").fetchall() == rows
 
 
-def test_an_open_batch_is_the_same_rows_after_rotation_of_tables_and_logs(
+def test_an_open_batch_is_the_same_rows_after_rotation_and_in_parallel_slices(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.rotate_whenever_asked(conn, queue)
@@ -89,14 +88,6 @@ def test_an_open_batch_is_the_same_rows_after_rotation_of_tables_and_logs(
         assert ops.events(conn, batch) == rows
         assert conn.execute(query.encode()).fetchall() == rows
     assert ops.rotations(conn, queue) > 0
-
-
-def test_slices_read_in_parallel_on_several_connections_make_up_the_batch(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    batch = busy_batch(conn, connect, queue)
-    rows = ops.events(conn, batch)
-    query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
     readers = [connect() for _ in range(4)]
 
     def read(number: int) -> list[ops.Row]:
@@ -163,16 +154,11 @@ def standby_of(primary: Server) -> Iterator[Server]:
 @pytest.mark.slow
 def test_a_hot_standby_gives_the_same_rows(server: Server, connect: Connect) -> None:
     with Server(version=server.version) as primary:
-        conn = connect(primary.dsn)
-        with conn.transaction():
-            conn.execute(schema_sql().encode())
+        conn = connect(with_schema(primary.dsn))
         conn.execute("select pgq.create_queue('q')")
         ops.register(conn, "q", "c")
         with standby_of(primary) as standby:
-            for number in range(10):
-                ops.insert(conn, "q", f"event {number}")
-            ops.tick(conn, "q")
-            batch = ops.next_batch(conn, "q", "c")
+            batch = ops.open_batch(conn, "q", "c", *(f"event {number}" for number in range(10)))
             query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
             rows = ops.events(conn, batch)
             reached = ops.value(conn, "select pg_current_wal_lsn()::text")

@@ -15,25 +15,23 @@ pytestmark = pytest.mark.smoke
 
 @pytest.fixture
 def rotating(conn: Connection, queue: str) -> str:
-    """A queue that rotates whenever asked."""
+    """A queue with a consumer "c" that rotates whenever asked."""
     ops.rotate_whenever_asked(conn, queue)
+    ops.register(conn, queue, "c")
     return queue
 
 
 def test_a_consumer_that_does_not_move_keeps_its_events(conn: Connection, rotating: str) -> None:
     ops.register(conn, rotating, "sleeps")
-    ops.register(conn, rotating, "works")
-    expected = []
-    for number in range(8):
-        expected.append(f"event {number}")
-        ops.insert(conn, rotating, expected[-1])
-        ops.deliver(conn, rotating, "works")
+    expected = [f"event {number}" for number in range(8)]
+    for data in expected:
+        ops.insert(conn, rotating, data)
+        ops.deliver(conn, rotating, "c")
         ops.rotate(conn, rotating)
     assert ops.drain(conn, rotating, "sleeps") == expected
 
 
 def test_an_open_batch_keeps_its_events(conn: Connection, rotating: str) -> None:
-    ops.register(conn, rotating, "c")
     ops.rotate_idle(conn, rotating, "c", 2)
     ops.deliver(conn, rotating, "c")
     batch = ops.open_batch(conn, rotating, "c", "event")
@@ -46,7 +44,6 @@ def test_an_open_batch_keeps_its_events(conn: Connection, rotating: str) -> None
 
 
 def test_a_retried_event_survives_rotations(conn: Connection, rotating: str) -> None:
-    ops.register(conn, rotating, "c")
     batch = ops.open_batch(conn, rotating, "c", "again")
     assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 1
     ops.finish(conn, batch)
@@ -61,7 +58,6 @@ def test_a_retried_event_survives_rotations(conn: Connection, rotating: str) -> 
 def test_a_transaction_that_may_write_into_a_table_holds_up_its_rotation(
     conn: Connection, connect: Connect, rotating: str, asks: str
 ) -> None:
-    ops.register(conn, rotating, "c")
     producer = connect(autocommit=False)
     table = ops.value(producer, "select pgq.current_event_table(%s)", rotating)
     if asks == "insert_event":
@@ -85,7 +81,6 @@ def test_rotation_that_is_on_its_way_or_fails_is_invisible_to_consumers(
     conn: Connection, connect: Connect, rotating: str, end: str
 ) -> None:
     """A sequence is not undone by a rollback, even by that of a crash."""
-    ops.register(conn, rotating, "c")
     ops.rotate_idle(conn, rotating, "c", 3)
     ops.deliver(conn, rotating, "c")
     batch = ops.open_batch(conn, rotating, "c", "before")
@@ -109,7 +104,6 @@ def test_rotation_that_is_on_its_way_or_fails_is_invisible_to_consumers(
 def test_an_event_written_while_step_1_is_not_committed_is_delivered(
     conn: Connection, connect: Connect, rotating: str
 ) -> None:
-    ops.register(conn, rotating, "c")
     ops.rotate_idle(conn, rotating, "c", 1)
     ops.deliver(conn, rotating, "c")
     producer = connect(autocommit=False)
@@ -125,50 +119,49 @@ def test_an_event_written_while_step_1_is_not_committed_is_delivered(
 
 
 def test_step_2_is_refused_in_the_transaction_of_step_1(
-    conn: Connection, connect: Connect, rotating: str
+    conn: Connection, connect: Connect, queue: str
 ) -> None:
+    ops.rotate_whenever_asked(conn, queue)
     ticker = connect(autocommit=False)
     for within in ("", "savepoint s"):
         if within:
             ticker.execute(within.encode())
-        ticker.execute("select pgq.maint_rotate_tables_step1(%s)", [rotating])
+        ticker.execute("select pgq.maint_rotate_tables_step1(%s)", [queue])
         with ops.refused("PQ013"):
             ticker.execute("select pgq.maint_rotate_tables_step2()")
         ticker.rollback()
 
 
-def test_a_second_step_1_waits_for_step_2(conn: Connection, rotating: str) -> None:
+def test_a_second_step_1_waits_for_step_2(conn: Connection, queue: str) -> None:
+    ops.rotate_whenever_asked(conn, queue)
     for _ in range(3):
-        conn.execute("select pgq.maint_rotate_tables_step1(%s)", [rotating])
-    assert ops.rotations(conn, rotating) == 1
+        conn.execute("select pgq.maint_rotate_tables_step1(%s)", [queue])
+    assert ops.rotations(conn, queue) == 1
     conn.execute("select pgq.maint_rotate_tables_step2()")
-    assert ops.rotate(conn, rotating)
+    assert ops.rotate(conn, queue)
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_ticks_and_rotation_refuse_to_decide_by_an_old_snapshot(
+    connect: Connect, rotating: str, level: IsolationLevel
+) -> None:
+    ticker = connect(level=level)
+    for call in (
         "pgq.maint_rotate_tables_step1('test_queue')",
         "pgq.maint_rotate_tables_step2()",
         "pgq.maint_rotate_logs()",
         "pgq.ticker('test_queue')",
-    ],
-)
-def test_ticks_and_rotation_refuse_to_decide_by_an_old_snapshot(
-    connect: Connect, rotating: str, call: str, level: IsolationLevel
-) -> None:
-    ticker = connect(level=level)
-    ticker.execute("select pgq.force_tick(%s)", [rotating])
-    with ops.refused("PQ012"):
-        ticker.execute(f"select {call}".encode())
+    ):
+        ticker.execute("select pgq.force_tick(%s)", [rotating])
+        with ops.refused("PQ012"):
+            ticker.execute(f"select {call}".encode())
+        ticker.rollback()
 
 
 def test_rotation_skips_a_table_that_a_reader_has_locked_and_never_waits(
     conn: Connection, connect: Connect, rotating: str
 ) -> None:
     """pg_dump reads every table and keeps its locks to the end."""
-    ops.register(conn, rotating, "c")
     ops.rotate_idle(conn, rotating, "c", 1)
     dump = connect(autocommit=False)
     dump.execute("select count(*) from pgq.event_template")

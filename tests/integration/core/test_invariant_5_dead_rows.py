@@ -12,7 +12,7 @@ from tests.fixtures.fix_db import Connect, Connection
 
 pytestmark = pytest.mark.smoke
 
-CYCLES = 300
+CYCLES = 150
 LOGS = ("tick_0", "tick_1", "position_0", "position_1")
 
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection, with_snapshot
+from tests.fixtures.fix_ticker import with_schema
 
 pytestmark = pytest.mark.smoke
 
@@ -19,23 +19,21 @@ pytestmark = pytest.mark.smoke
 def mortal(server: Server) -> Iterator[Server]:
     """A server with a queue, that a test may kill."""
     with Server(version=server.version) as own:
-        with psycopg.connect(own.dsn) as conn:
-            conn.execute(schema_sql().encode())
-        with psycopg.connect(own.dsn, autocommit=True) as conn:
+        with psycopg.connect(with_schema(own.dsn), autocommit=True) as conn:
             conn.execute("select pgq.create_queue('q')")
             ops.register(conn, "q", "c")
         yield own
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("synchronous_commit", ["on", "off"])
-def test_no_id_comes_twice_after_a_crash(mortal: Server, synchronous_commit: str) -> None:
-    """With "off" a crash may take transactions with it. A program that acted on an id that came
-    again would have acted on something else. So every commit that gives out ids is durable."""
+def test_no_id_comes_twice_after_a_crash(mortal: Server) -> None:
+    """Without synchronous commit a crash may take transactions with it. A program that acted on
+    an id that came again would have acted on something else. So every commit that gives out ids
+    is durable."""
     ticks: list[int] = []
     ids: list[int] = []
     batches: list[int] = []
-    for _ in range(3):
+    for synchronous_commit in ("off", "on", "off"):
         with psycopg.connect(mortal.dsn, autocommit=True) as conn:
             conn.execute(f"set synchronous_commit = {synchronous_commit}".encode())
             for _ in range(5):
@@ -68,7 +66,7 @@ def test_ticks_are_durable_although_nothing_else_is(
     assert ops.value(daemon, "show synchronous_commit") == "off"
 
 
-def test_ids_that_were_drawn_by_a_transaction_that_rolled_back_do_not_come_again(
+def test_ids_that_were_rolled_back_do_not_come_again(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     both = connect(autocommit=False)
@@ -89,7 +87,7 @@ def test_a_dropped_queues_name_starts_anew_with_another_id(conn: Connection, que
     assert ops.deliver(conn, queue, "c") == ["new"]
 
 
-def test_events_of_a_dropped_queue_do_not_appear_in_the_one_that_takes_its_tables(
+def test_events_of_a_dropped_queue_are_not_in_its_heirs_tables(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     """A repeatable read producer still sees the dropped queue."""

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import with_schema
 
 pytestmark = pytest.mark.smoke
 
@@ -42,9 +42,8 @@ def prepare_source(conn: Connection) -> None:
     conn.execute("select pgq.set_queue_config('q', 'key_window', '1 hour')")
     conn.execute("select pgq.insert_event_once('q', 'key', 'test', 'with a key')")
     ops.tick(conn, "q")
-    ops.register(conn, "q", "behind")
-    ops.register(conn, "q", "in a batch")
-    ops.register(conn, "q", "up to date")
+    for consumer in EXPECTED:
+        ops.register(conn, "q", consumer)
     for number in range(3):
         ops.insert_ticked(conn, "q", f"ticked {number}")
     batch = ops.next_batch(conn, "q", "in a batch")
@@ -64,27 +63,26 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def dump(server: Server) -> bytes:
     """pg_dump of a database in the middle of its work, in a cluster that is far on."""
-    with Server(version=server.version) as source:
-        with psycopg.connect(source.dsn) as conn:
-            conn.execute(schema_sql().encode())
-        with psycopg.connect(source.dsn, autocommit=True) as conn:
-            # More than pg_restore uses up, which takes one for each object.
-            conn.execute(
-                "do $$ begin for i in 1..20000 loop"
-                " perform txid_current(); commit; end loop; end $$"
-            )
-            # A transaction that is open at all the ticks and commits before the dump.
-            with psycopg.connect(source.dsn) as slow:
-                slow.execute("select txid_current()")
-                prepare_source(conn)
-            done = subprocess.run(
-                [str(source.bin_dir / "pg_dump"), "--format=custom", f"--dbname={source.dsn}"],
-                capture_output=True,
-                check=True,
-            )
+    with (
+        Server(version=server.version) as source,
+        psycopg.connect(with_schema(source.dsn), autocommit=True) as conn,
+    ):
+        # More than pg_restore uses up, which takes one for each object.
+        conn.execute(
+            "do $$ begin for i in 1..20000 loop perform txid_current(); commit; end loop; end $$"
+        )
+        # A transaction that is open at all the ticks and commits before the dump.
+        with psycopg.connect(source.dsn) as slow:
+            slow.execute("select txid_current()")
+            prepare_source(conn)
+        done = subprocess.run(
+            [str(source.bin_dir / "pg_dump"), "--format=custom", f"--dbname={source.dsn}"],
+            capture_output=True,
+            check=True,
+        )
     return done.stdout
 
 
@@ -110,19 +108,13 @@ def restored(server: Server, dump: bytes) -> Iterator[Connection]:
 
 
 @pytest.mark.slow
-def test_a_restored_dump_refuses_writers_and_tickers_and_names_the_remedy(
+def test_a_restored_dump_is_refused_until_it_is_adopted_and_then_goes_on_where_it_was(
     restored: Connection,
 ) -> None:
-    for what, query in WRITES.items():
+    for query in WRITES.values():
         with ops.refused("PQ009") as refused:
             restored.execute(query.encode())
-        assert "pgq.adopt_restored()" in (refused.value.diag.message_hint or ""), what
-
-
-@pytest.mark.slow
-def test_after_adopt_restored_every_consumer_goes_on_exactly_where_the_dump_left_it(
-    restored: Connection,
-) -> None:
+        assert "pgq.adopt_restored()" in (refused.value.diag.message_hint or ""), query
     ticks = ops.value(restored, "select max(tick_id) from pgq.tick")
     ids = ops.value(restored, "select max(ev_id) from pgq.event_template")
     assert ops.value(restored, "select pgq.adopt_restored()") == 1
@@ -168,8 +160,9 @@ def insert(connect: Connect) -> None:
         ops.insert(session, "q", "event")
 
 
-@pytest.mark.parametrize("tag", [1, 2, 2047, 4095])
-@pytest.mark.parametrize("column", ["identifier", "table"])
+@pytest.mark.parametrize(
+    ("tag", "column"), [(1, "identifier"), (4095, "identifier"), (2, "table"), (4095, "table")]
+)
 def test_no_tag_of_a_cluster_hides_that_a_dump_was_restored_in_another(
     conn: Connection, connect: Connect, tag: int, column: str
 ) -> None:
@@ -213,7 +206,7 @@ def is_guarded(connect: Connect) -> bool:
         )
 
 
-def test_a_cluster_with_higher_transaction_ids_takes_the_queues_over_by_itself(
+def test_a_cluster_with_higher_transaction_ids_takes_over_by_itself(
     conn: Connection, connect: Connect
 ) -> None:
     """After pg_upgrade nothing has to be adopted, and soon nothing is looked at either."""
@@ -232,7 +225,7 @@ def test_a_cluster_with_higher_transaction_ids_takes_the_queues_over_by_itself(
     assert ops.deliver(conn, "q", "c") == ["event", "event"]
 
 
-def test_a_tick_that_rolls_back_leaves_no_state_that_another_cluster_would_trust(
+def test_a_tick_that_rolls_back_leaves_no_state_to_trust(
     conn: Connection, connect: Connect
 ) -> None:
     """Values of sequences do not roll back."""

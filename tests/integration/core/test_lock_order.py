@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import pytest
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 
 OTHER = "other_queue"
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as threads:
-        yield threads
-
-
-class Calls:
-    """Calls that may have to wait, each on a connection of its own."""
-
-    def __init__(self, pool: ThreadPoolExecutor, conn: Connection) -> None:
-        self._pool = pool
-        self._conn = conn
-
-    def begin(self, caller: Connection, query: LiteralString, *parameters: object) -> Future[Any]:
-        """Start the call; return when it waits for a lock, or is done."""
-        call = self._pool.submit(ops.value, caller, query, *parameters)
-        while not call.done() and not ops.value(
-            self._conn, "select cardinality(pg_blocking_pids(%s)) > 0", caller.info.backend_pid
-        ):
-            self._conn.execute("select pg_sleep(0.01)")
-        return call
-
-
-@pytest.fixture
-def calls(pool: ThreadPoolExecutor, conn: Connection) -> Calls:
-    return Calls(pool, conn)
 
 
 def create_queue(conn: Connection, name: str) -> None:
@@ -50,6 +20,14 @@ def configure(conn: Connection, queue: str, parameter: str, value: str) -> None:
     conn.execute("select pgq.set_queue_config(%s, %s, %s)", [queue, parameter, value])
 
 
+@pytest.fixture
+def member(conn: Connection, queue: str) -> int:
+    """The member of a group "g" of one partition."""
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    member_id: int = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    return member_id
+
+
 SET_LIMIT: LiteralString = "select pgq.set_queue_config(%s, 'per_tx_limit', '5')"
 
 
@@ -57,7 +35,7 @@ SET_LIMIT: LiteralString = "select pgq.set_queue_config(%s, 'per_tx_limit', '5')
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_rotation_passes_over_queues_that_are_being_changed(
+def test_rotation_passes_over_queues_that_are_changed(
     connect: Connect, conn: Connection, queue: str, calls: Calls, backwards: bool
 ) -> None:
     create_queue(conn, OTHER)
@@ -67,7 +45,7 @@ def test_rotation_passes_over_queues_that_are_being_changed(
         conn.execute("select pgq.maint_rotate_tables_step1(%s)", [name])
     user, daemon = connect(autocommit=False), connect()
     configure(user, queue, "ticker_max_count", "7")
-    done = calls.begin(daemon, "select pgq.maint_rotate_tables_step2()")
+    done = calls.begin(ops.value, daemon, "select pgq.maint_rotate_tables_step2()")
     configure(user, OTHER, "ticker_max_count", "7")
     user.commit()
     assert done.result() == 0
@@ -81,8 +59,8 @@ def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
     one, two = connect(autocommit=False), connect(autocommit=False)
     ops.register(one, queue, "a")
     ops.register(two, queue, "b")
-    configured = calls.begin(one, "select pgq.set_queue_config(%s, 'ticker_max_count', '7')", queue)
-    later = calls.begin(two, "select pgq.set_queue_config(%s, 'ticker_max_count', '8')", queue)
+    configured = calls.begin(ops.value, one, SET_LIMIT, queue)
+    later = calls.begin(ops.value, two, SET_LIMIT, queue)
     assert configured.result() == 1
     one.commit()
     assert later.result() == 1
@@ -93,7 +71,7 @@ def test_creating_a_queue_does_not_block_limiting_another(
 ) -> None:
     creator, other = connect(autocommit=False), connect()
     create_queue(creator, OTHER)
-    limited = calls.begin(other, SET_LIMIT, queue)
+    limited = calls.begin(ops.value, other, SET_LIMIT, queue)
     configure(creator, queue, "ticker_max_count", "7")
     creator.commit()
     assert limited.result() == 1
@@ -105,7 +83,7 @@ def test_limiting_one_queue_after_the_other_waits_in_no_circle(
     create_queue(conn, OTHER)
     one, two = connect(autocommit=False), connect()
     configure(one, queue, "per_tx_limit", "7")
-    later = calls.begin(two, SET_LIMIT, OTHER)
+    later = calls.begin(ops.value, two, SET_LIMIT, OTHER)
     configure(one, OTHER, "per_tx_limit", "7")
     one.commit()
     assert later.result() == 1
@@ -117,7 +95,7 @@ def test_two_sessions_that_create_the_same_queues_do_not_wait_in_a_circle(
 ) -> None:
     one, two = connect(autocommit=False), connect()
     create_queue(one, "a")
-    later = calls.begin(two, "select pgq.create_queue('b')")
+    later = calls.begin(ops.value, two, "select pgq.create_queue('b')")
     create_queue(one, "b")
     one.commit()
     assert later.result() == 0
@@ -136,7 +114,7 @@ def test_releasing_a_partitioned_table_waits_for_its_writers_at_the_root(
     conn.execute(f"alter trigger part_{queue}_insert on part rename to last")
     writer, owner = connect(autocommit=False), connect()
     writer.execute("insert into part values (2)")
-    released = calls.begin(owner, "select pgq.release_table('part', %s)", queue)
+    released = calls.begin(ops.value, owner, "select pgq.release_table('part', %s)", queue)
     writer.execute("insert into part values (1)")
     writer.commit()
     assert released.result() == 1
@@ -149,7 +127,7 @@ def test_two_sessions_capture_a_table_one_after_the_other(
     one, two = connect(autocommit=False), connect()
     capture: LiteralString = "select pgq.capture_table('item', %s, replace => true)"
     function = ops.value(one, capture, queue)
-    later = calls.begin(two, capture, queue)
+    later = calls.begin(ops.value, two, capture, queue)
     one.commit()
     assert later.result() == function
 
@@ -168,7 +146,7 @@ def test_dropping_a_group_does_not_wait_for_creating_its_like_elsewhere(
     creator, dropper = connect(autocommit=False), connect()
     # As pgq.create_group() does.
     ops.register(creator, OTHER, "g#0")
-    dropped = calls.begin(dropper, "select pgq.drop_group(%s, 'g')", queue)
+    dropped = calls.begin(ops.value, dropper, "select pgq.drop_group(%s, 'g')", queue)
     ops.register(creator, OTHER, "g#1")
     creator.commit()
     assert dropped.result() == 1
@@ -182,7 +160,7 @@ def test_moving_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
     dropper, mover = connect(autocommit=False), connect()
     # As pgq.drop_group() begins.
     dropper.execute("select pgq._lock_position(part_reg) from pgq.group_partition")
-    moved = calls.begin(mover, "select pgq.register_consumer_at(%s, 'g#0', 1)", queue)
+    moved = calls.begin(ops.value, mover, "select pgq.register_consumer_at(%s, 'g#0', 1)", queue)
     assert ops.value(dropper, "select pgq.drop_group(%s, 'g')", queue) == 1
     dropper.commit()
     assert moved.result() == 1
@@ -195,44 +173,39 @@ def test_joining_a_group_that_is_dropped_meanwhile_fails_clearly(
     conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
     dropper = connect(autocommit=False)
     dropper.execute("select pgq.drop_group(%s, 'g')", [queue])
-    joined = calls.begin(connect(), "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    join = "select member_id from pgq.join_group(%s, 'g', 'w')"
+    joined = calls.begin(ops.value, connect(), join, queue)
     dropper.commit()
     with ops.refused("PQ036"):
         joined.result()
 
 
 def test_a_member_leaves_a_group_that_is_dropped(
-    connect: Connect, conn: Connection, queue: str, calls: Calls
+    connect: Connect, conn: Connection, queue: str, calls: Calls, member: int
 ) -> None:
-    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
-    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
     conn.execute("select pgq.next_group_batch(%s, 100)", [member])
     user = connect(autocommit=False)
     user.execute("select from pgq.group_partition for update")
-    dropped = calls.begin(connect(), "select pgq.drop_group(%s, 'g')", queue)
-    left = calls.begin(connect(), "select pgq.leave_group(%s)", member)
+    dropped = calls.begin(ops.value, connect(), "select pgq.drop_group(%s, 'g')", queue)
+    left = calls.begin(ops.value, connect(), "select pgq.leave_group(%s)", member)
     user.commit()
     assert dropped.result() == 1
     assert left.result() == 0
 
 
-def test_two_signs_of_life_of_one_member_do_not_wait_for_each_other(
-    connect: Connect, conn: Connection, queue: str, calls: Calls
+def test_two_signs_of_life_do_not_wait_for_each_other(
+    connect: Connect, calls: Calls, member: int
 ) -> None:
-    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
-    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
     late = connect(autocommit=False)
     assert ops.value(late, "select pgq.group_heartbeat(%s)", member)
-    other = calls.begin(connect(), "select pgq.group_heartbeat(%s)", member)
+    other = calls.begin(ops.value, connect(), "select pgq.group_heartbeat(%s)", member)
     late.commit()
     assert other.result()
 
 
 def test_giving_up_parked_events_does_not_block_parking_more(
-    connect: Connect, conn: Connection, queue: str, calls: Calls
+    connect: Connect, conn: Connection, queue: str, calls: Calls, member: int
 ) -> None:
-    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
-    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
     finish: LiteralString = (
         "select pgq.finish_group_batch(batch_id, generation, %s,"
         " array_fill('bad'::text, array[%s]), array_fill('0 s'::interval, array[%s]))"
@@ -246,7 +219,7 @@ def test_giving_up_parked_events_does_not_block_parking_more(
     ops.tick(conn, queue)
     worker, user = connect(), connect(autocommit=False)
     assert ops.value(user, "select pgq.give_up_parked(%s, 'g', 'a')", queue) == 1
-    finished = calls.begin(worker, finish, [], 0, 0, member)
+    finished = calls.begin(ops.value, worker, finish, [], 0, 0, member)
     assert ops.value(user, "select pgq.give_up_parked(%s, 'g', 'b')", queue) == 1
     user.commit()
     assert finished.result() == 2
@@ -277,7 +250,7 @@ def test_a_member_that_is_unregistered_takes_nothing_over(
         " from pgq.registration join pgq.consumer on co_id = sub_consumer"
         " where co_name in ('c', 'c.alive') order by reg_id"
     )
-    gone = calls.begin(admin, "select pgq.unregister_consumer(%s, 'c.alive')", queue)
+    gone = calls.begin(ops.value, admin, "select pgq.unregister_consumer(%s, 'c.alive')", queue)
     taken = ops.value(worker, "select pgq_coop.next_batch(%s, 'c', 'alive', '0 s')", queue)
     worker.commit()
     assert taken in (None, batch)
@@ -297,7 +270,7 @@ def test_a_counter_of_rows_is_unregistered_while_it_begins(
         "select pgq.start_row_count(%s, 'counter', 'item', 0, txid_current_snapshot(), %s)",
         [queue, batch],
     )
-    gone = calls.begin(admin, "select pgq.unregister_consumer(%s, 'counter')", queue)
+    gone = calls.begin(ops.value, admin, "select pgq.unregister_consumer(%s, 'counter')", queue)
     ops.finish(counter, batch)
     counter.commit()
     assert gone.result() == 1

@@ -28,6 +28,10 @@ create view {schema}.node_info as select 'q'::text as queue_name, {schema}.evil(
 """
 
 
+EVIL = "language sql as $$ insert into public.ran values (current_user) returning {} $$"
+WATERMARK = "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
+
+
 @pytest.fixture
 def attacker(conn: Connection, connect: Connect) -> Iterator[Connection]:
     """A role that may create schemas in the database, and nothing else. `public.ran` says which
@@ -100,18 +104,13 @@ def test_a_schema_that_any_role_has_made_is_not_run_but_named(
 
 
 def test_a_view_in_a_schema_that_others_may_write_into_is_not_read(
-    conn: Connection, attacker: Connection, queue: str
+    conn: Connection, attacker: Connection
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("grant create, usage on schema pgq_node to test_attacker")
-    conn.execute(
-        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
-    )
+    conn.execute(WATERMARK)
     attacker.execute(
-        "create function pgq_node.evil() returns text language sql as"
-        " $$ insert into public.ran values (current_user) returning 'root' $$"
-    )
-    attacker.execute(
+        "create function pgq_node.evil() returns text " + EVIL.format("'root'") + ";"
         "create view pgq_node.node_info as select 'q'::text queue_name, pgq_node.evil() node_type"
     )
     run_all(conn)
@@ -125,9 +124,7 @@ def test_a_part_of_the_family_that_cannot_be_read_stops_nothing_else(
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
-    conn.execute(
-        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
-    )
+    conn.execute(WATERMARK)
     conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '0 seconds')", [queue])
     admin = connect()
     admin.execute("set role pgq_admin")
@@ -144,9 +141,7 @@ def test_a_part_of_the_family_that_a_superuser_installed_is_served(
     conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
     conn.execute("grant select on pgq_node.node_info to pgq_admin")
     conn.execute("insert into pgq_node.node_info values ('a', 'root'), ('b', 'branch')")
-    conn.execute(
-        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
-    )
+    conn.execute(WATERMARK)
     admin = connect()
     admin.execute("set role pgq_admin")
     for session in (conn, admin):
@@ -160,10 +155,7 @@ def test_an_admin_cannot_make_a_superuser_run_a_function_of_his_own(
 ) -> None:
     conn.execute("grant pgq_admin to test_attacker")
     attacker.execute("create schema mine")
-    attacker.execute(
-        "create function mine.evil(text) returns int language sql as"
-        " $$ insert into public.ran values (current_user) returning 1 $$"
-    )
+    attacker.execute("create function mine.evil(text) returns int " + EVIL.format(1))
     name_extra(conn, queue, "mine.evil", "pg_catalog.lower")
     run_all(conn)
     assert ran(conn) == []
@@ -184,10 +176,7 @@ def test_an_admin_does_not_choose_what_the_ticker_calls_with_a_text_of_his_own(
     may be one."""
     conn.execute("grant pgq_admin to test_attacker")
     attacker.execute("create schema mine")
-    attacker.execute(
-        "create function mine.evil() returns tsvector language sql as"
-        " $$ insert into public.ran values (current_user) returning ''::tsvector $$"
-    )
+    attacker.execute("create function mine.evil() returns tsvector " + EVIL.format("''::tsvector"))
     attacker.execute("select pgq.create_queue('select mine.evil()')")
     with pytest.raises(errors.InsufficientPrivilege):
         name_extra(attacker, "select mine.evil()", "pg_catalog.ts_stat")
@@ -210,10 +199,7 @@ def test_all_that_a_functions_name_may_mean_counts(
     """Created while the schema still let him."""
     conn.execute("create schema shared")
     conn.execute("grant create, usage on schema shared to test_attacker")
-    attacker.execute(
-        "create function shared.evil(text) returns bool language sql as"
-        " $$ insert into public.ran values (current_user) returning true $$"
-    )
+    attacker.execute("create function shared.evil(text) returns bool " + EVIL.format(True))
     attacker.execute(planted)
     conn.execute("revoke create on schema shared from test_attacker")
     if "domain" in planted:
@@ -253,10 +239,7 @@ def test_the_schema_of_a_function_counts_as_its_owner_does(
     conn.execute("create schema shared")
     conn.execute("grant create, usage on schema shared to test_attacker")
     conn.execute(job.format("shared").encode())
-    attacker.execute(
-        "create function shared.evil(text) returns bool language sql as"
-        " $$ insert into public.ran values (current_user) returning true $$"
-    )
+    attacker.execute("create function shared.evil(text) returns bool " + EVIL.format(True))
     attacker.execute("create domain shared.job as text check (shared.evil(value))")
     name_extra(conn, queue, "mine.job", "shared.job")
     run_all(conn)
@@ -307,14 +290,12 @@ def test_a_name_that_others_could_give_a_meaning_is_refused(
         assert ("pg_catalog.lower", queue) in listed(conn)
 
 
+@pytest.mark.any_pg
 def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
     start_ticker: StartTicker, dsn: str, conn: Connection, attacker: Connection, queue: str
 ) -> None:
     attacker.execute("create schema mine")
-    attacker.execute(
-        "create function mine.job(text) returns int language sql as"
-        " $$ insert into public.ran values (current_user) returning 1 $$"
-    )
+    attacker.execute("create function mine.job(text) returns int " + EVIL.format(1))
     conn.execute(
         sql.SQL("alter database {} set search_path = mine, public").format(
             sql.Identifier(conn.info.dbname)
@@ -328,6 +309,7 @@ def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
     assert ran(conn) == []
 
 
+@pytest.mark.any_pg
 def test_no_operator_on_the_search_path_is_called_by_the_tickers_own_queries(
     start_ticker: StartTicker, dsn: str, conn: Connection, connect: Connect, attacker: Connection
 ) -> None:
@@ -346,19 +328,7 @@ def test_no_operator_on_the_search_path_is_called_by_the_tickers_own_queries(
     assert ran(conn) == []
 
 
-def test_the_ticker_as_a_superuser_runs_no_code_of_other_roles_and_says_so(
-    start_ticker: StartTicker, dsn: str, conn: Connection, attacker: Connection, queue: str
-) -> None:
-    attacker.execute(EVIL_NODE.format(schema="pgq_node", function="maint_watermark(text)").encode())
-    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 millisecond')", [queue])
-    daemon = start_ticker(dsn, maintenance_period=0.05)
-    line = daemon.hear("maintenance does not run pgq_node.maint_watermark")
-    assert "test_attacker" in line["message"]
-    eventually(conn, "select queue_rotations > 2 from pgq.queue where queue_name = %s", queue)
-    assert daemon.stop() == 0
-    assert ran(conn) == []
-
-
+@pytest.mark.any_pg
 def test_the_ticker_runs_nothing_of_a_schema_pgq_that_another_role_has_made(
     start_ticker: StartTicker, empty_dsn: str, connect: Connect
 ) -> None:
@@ -382,18 +352,18 @@ def test_the_ticker_runs_nothing_of_a_schema_pgq_that_another_role_has_made(
     conn.execute("drop role test_planter")
 
 
+@pytest.mark.any_pg
 def test_what_any_role_can_plant_is_shown_but_makes_no_ticker_unhealthy(
-    conn: Connection,
-    attacker: Connection,
-    start_ticker: StartTicker,
-    dsn: str,
-    queue: str,
-    cli: Cli,
+    conn: Connection, attacker: Connection, start_ticker: StartTicker, queue: str, cli: Cli
 ) -> None:
+    """A superuser's ticker, which runs none of it."""
+    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 millisecond')", [queue])
     attacker.execute(EVIL_NODE.format(schema="pgq_node", function="maint_watermark(text)").encode())
-    daemon = start_ticker(dsn, top='http = "127.0.0.1:0"', maintenance_period=0.05)
+    daemon = start_ticker(cli.dsn, top='http = "127.0.0.1:0"', maintenance_period=0.05)
     line = daemon.hear("maintenance does not run pgq_node.maint_watermark")
     assert line["level"] == "warning"
+    assert "test_attacker" in line["message"]
+    eventually(conn, "select queue_rotations > 2 from pgq.queue where queue_name = %s", queue)
     eventually(conn, "select count(*) = 1 from pgq.ticker_failure")
     status, body = daemon.get("/healthz")
     [report] = json.loads(body)["databases"].values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import LiteralString
 
 import pytest
 from psycopg import errors
@@ -61,17 +62,15 @@ def test_grants_are_copied_to_each_role_by_its_name(conn: Connection, admin: Con
     """A role may be called PUBLIC, and is not the public."""
     conn.execute('drop role if exists "PUBLIC"')
     conn.execute('create role "PUBLIC"')
-    admin.execute("create table mine.a ()")
-    admin.execute("create table mine.b ()")
-    admin.execute('grant select on mine.a to "PUBLIC"')
-    admin.execute("grant insert on mine.a to pgq_writer with grant option")
-    admin.execute("grant delete on mine.a to public")
+    admin.execute(
+        "create table mine.a (); create table mine.b ();"
+        'grant select on mine.a to "PUBLIC"; grant delete on mine.a to public;'
+        "grant insert on mine.a to pgq_writer with grant option"
+    )
     assert ops.value(admin, "select pgq._grant_perms_from('mine', 'a', 'mine', 'b')") == 1
-    assert ops.value(
-        conn, "select relacl from pg_class where oid = 'mine.b'::regclass"
-    ) == ops.value(conn, "select relacl from pg_class where oid = 'mine.a'::regclass")
-    conn.execute('drop owned by "PUBLIC"')
-    conn.execute('drop role "PUBLIC"')
+    rights: LiteralString = "select relacl from pg_class where oid = %s::regclass"
+    assert ops.value(conn, rights, "mine.b") == ops.value(conn, rights, "mine.a")
+    conn.execute('drop owned by "PUBLIC"; drop role "PUBLIC"')
 
 
 def test_grants_are_copied_with_the_rights_of_the_caller(

@@ -122,13 +122,12 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_bad_input_gets_a_code_and_a_hint_and_changes_nothing(conn: Connection) -> None:
+def test_bad_input_gets_a_code_and_a_hint_and_changes_nothing(
+    conn: Connection, subtests: pytest.Subtests
+) -> None:
     for sqlstate, call, parameters in REFUSED:
-        with pytest.raises(psycopg.Error) as refused:
+        with subtests.test(call, parameters=parameters), ops.refused(sqlstate):
             conn.execute(f"select {call}".encode(), parameters)
-        diag = refused.value.diag
-        assert (diag.sqlstate, bool(diag.message_hint)) == (sqlstate, True), (call, parameters)
-        assert diag.message_primary
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -158,9 +157,7 @@ def test_a_wrong_event_among_many_retries_none_of_them(
     assert ops.value(conn, "select count(*) from pgq.retry_queue") == 0
 
 
-def test_a_queue_that_is_closed_takes_no_events_except_from_replication(
-    conn: Connection, queue: str
-) -> None:
+def test_a_closed_queue_takes_events_from_replication_only(conn: Connection, queue: str) -> None:
     conn.execute("select pgq.set_queue_config(%s, 'disable_insert', 'true')", [queue])
     for call in ("pgq.insert_event(%s, 't', 'd')", "pgq.current_event_table(%s)"):
         with ops.refused("PQ006"):
@@ -186,9 +183,7 @@ def test_the_limit_of_events_in_a_transaction_is_kept(
     assert len(ops.deliver(conn, queue, "c")) == 4
 
 
-def test_ticking_a_paused_queue_fails_clearly_and_ticking_all_leaves_it_out(
-    conn: Connection, queue: str
-) -> None:
+def test_a_paused_queue_is_not_ticked(conn: Connection, queue: str) -> None:
     for switch in ("ticker_paused", "external_ticker"):
         conn.execute("select pgq.set_queue_config(%s, %s, 'true')", [queue, switch])
         before = ops.value(conn, "select max(tick_id) from pgq.tick")
@@ -200,17 +195,15 @@ def test_ticking_a_paused_queue_fails_clearly_and_ticking_all_leaves_it_out(
         conn.execute("select pgq.set_queue_config(%s, %s, 'false')", [queue, switch])
 
 
-def test_null_bytes_are_refused_before_anything_is_written(
-    conn: Connection, queue: str, batch: int
-) -> None:
-    before = everything(conn)
+@pytest.mark.usefixtures("unchanged")
+def test_null_bytes_are_refused_before_anything_is_written(conn: Connection, queue: str) -> None:
     with pytest.raises(psycopg.DataError):
         ops.insert(conn, queue, "a\0b")
     with pytest.raises(psycopg.DataError):
         conn.execute("select pgq.create_queue(%s)", ["a\0b"])
-    assert everything(conn) == before
 
 
+@pytest.mark.any_pg
 @pytest.mark.slow
 def test_payloads_of_0_bytes_and_of_200_mb_arrive_as_they_were(
     conn: Connection, queue: str

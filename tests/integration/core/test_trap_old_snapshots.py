@@ -22,8 +22,13 @@ def rotating(conn: Connection, queue: str) -> str:
     return queue
 
 
-@pytest.mark.parametrize("level", SNAPSHOT_LEVELS)
-@pytest.mark.parametrize("rotations", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("level", "rotations"),
+    [
+        *((IsolationLevel.REPEATABLE_READ, n) for n in (1, 2, 3, 4)),
+        (IsolationLevel.SERIALIZABLE, 3),
+    ],
+)
 def test_a_producer_with_a_snapshot_older_than_rotations_loses_nothing(
     conn: Connection, connect: Connect, rotating: str, level: IsolationLevel, rotations: int
 ) -> None:
@@ -40,8 +45,9 @@ def test_a_producer_with_a_snapshot_older_than_rotations_loses_nothing(
     assert ops.deliver(conn, rotating, "c") == ["inserted", "in bulk", "copied"]
 
 
-@pytest.mark.parametrize("same_transaction", [True, False])
-@pytest.mark.parametrize("rotations", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("same_transaction", "rotations"), [(True, 4), *((False, n) for n in (1, 2, 3, 4))]
+)
 def test_a_copy_into_a_table_that_was_current_rotations_ago_loses_nothing(
     conn: Connection, connect: Connect, rotating: str, same_transaction: bool, rotations: int
 ) -> None:
