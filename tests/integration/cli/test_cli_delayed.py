@@ -29,7 +29,9 @@ def test_an_event_for_later_is_shown_and_cancelled_by_the_id_that_was_printed(
     assert waiting(conn, queue) == ["sooner"]
 
 
-def test_events_are_cancelled_all_or_none(cli: Cli, conn: Connection, queue: str) -> None:
+def test_events_are_cancelled_all_or_none_or_with_their_queue(
+    cli: Cli, conn: Connection, queue: str
+) -> None:
     cli.ok("event", "insert", queue, "t", "d", "--delay", "1h")
     [event] = cli.json_lines("event", "delayed", queue)
     said = cli.fails("event", "cancel", queue, str(event["id"]), "999")
@@ -38,6 +40,8 @@ def test_events_are_cancelled_all_or_none(cli: Cli, conn: Connection, queue: str
     assert waiting(conn, queue) == ["d"]
     cli.fails("event", "cancel", "nosuch", "1")
     cli.fails("event", "delayed", "nosuch")
+    assert "1 delayed event" in cli.fails("queue", "drop", queue)
+    cli.ok("queue", "drop", queue, "--force")
 
 
 def test_a_time_without_offset_is_local_and_a_file_has_one_for_all(
@@ -89,9 +93,3 @@ def test_what_waits_is_counted_by_status_and_show(cli: Cli, conn: Connection, qu
     assert status["delayed_events"] == 2
     assert 3000 < status["next_due_in"] <= 3600
     assert "2 delayed, next in" in cli.ok("status")
-
-
-def test_a_queue_with_delayed_events_is_dropped_with_force_only(cli: Cli, queue: str) -> None:
-    cli.ok("event", "insert", queue, "t", "d", "--delay", "1h")
-    assert "1 delayed event" in cli.fails("queue", "drop", queue)
-    cli.ok("queue", "drop", queue, "--force")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 
 import psycopg
 import pytest
@@ -17,19 +16,9 @@ from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
 COMMANDS = [
-    ("queue", "list"),
-    ("queue", "create", "q"),
-    ("queue", "show", "q"),
-    ("queue", "config", "q"),
-    ("queue", "drop", "q"),
-    ("consumer", "list"),
-    ("consumer", "register", "q", "c"),
-    ("consumer", "seek", "q", "c", "--start"),
-    ("consumer", "unregister", "q", "c"),
-    ("event", "insert", "q", "t", "d"),
-    ("event", "peek", "q"),
-    ("capture", "list"),
-    ("status",),
+    *("queue list", "queue create q", "queue show q", "queue config q", "queue drop q"),
+    *("consumer list", "consumer register q c", "consumer seek q c --start"),
+    *("consumer unregister q c", "event insert q t d", "event peek q", "capture list", "status"),
 ]
 PLANTED = """
 create function pgq.evil() returns text language sql as
@@ -47,9 +36,8 @@ create view pgq.queue as select pgq.evil() as queue_name;
 """
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_nothing_is_called_in_a_schema_that_another_role_has_made(
-    empty_cli: Cli, empty_dsn: str, command: tuple[str, ...]
+    empty_cli: Cli, empty_dsn: str
 ) -> None:
     """Any role may make it that may create schemas, and the user may be a superuser."""
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
@@ -59,46 +47,35 @@ def test_nothing_is_called_in_a_schema_that_another_role_has_made(
             conn.execute("set role test_planter")
             conn.execute(PLANTED)
             conn.execute("reset role")
-            result = empty_cli(*command)
-            assert result.exit_code != 0
-            assert "schema pgq belongs to role test_planter" in result.stderr
-            assert conn.execute("select from ran").fetchall() == []
+            for command in COMMANDS:
+                result = empty_cli(*command.split())
+                assert result.exit_code != 0
+                assert "schema pgq belongs to role test_planter" in result.stderr
+                assert conn.execute("select from ran").fetchall() == []
         finally:
             conn.execute("reset role; drop owned by test_planter cascade; drop role test_planter")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_without_the_schema_every_command_says_to_migrate(
-    empty_cli: Cli, command: tuple[str, ...]
-) -> None:
-    said = empty_cli.fails(*command)
-    assert "no pgq schema" in said
-    assert "pgqpy migrate --dsn" in said
+def test_every_command_says_what_its_database_lacks(empty_cli: Cli) -> None:
+    for command in COMMANDS:
+        said = empty_cli.fails(*command.split())
+        assert "no pgq schema" in said
+        assert "pgqpy migrate --dsn" in said
+        # A server that is not there is named without the password.
+        nowhere = "postgresql://ann:secret@127.0.0.1:1/shop"
+        said = empty_cli.fails(*command.split(), "--dsn", nowhere)
+        assert 'cannot connect to 127.0.0.1:1, database "shop", user "ann"' in said
+        assert "PGQPY_DSN" in said
+        assert "secret" not in said
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_server_that_is_not_there_is_named_without_the_password(
-    cli: Cli, command: tuple[str, ...]
-) -> None:
-    said = cli.fails(*command, "--dsn", "postgresql://ann:secret@127.0.0.1:1/shop")
-    assert 'cannot connect to 127.0.0.1:1, database "shop", user "ann"' in said
-    assert "PGQPY_DSN" in said
-    assert "secret" not in said
+def test_a_database_or_user_that_is_not_there_says_how_to_make_it(cli: Cli, server: Server) -> None:
+    assert "createdb" in cli.fails("queue", "list", "--dsn", server.dsn_of("nosuch"))
+    unknown = server.dsn_of("postgres", "unknown")
+    assert "createuser" in cli.fails("queue", "list", "--dsn", unknown)
 
 
-@pytest.mark.parametrize(
-    ("part", "remedy"),
-    [("/nosuch?", "createdb"), ("unknown@", "createuser")],
-    ids=["database", "role"],
-)
-def test_a_database_or_user_that_is_not_there_says_how_to_make_it(
-    cli: Cli, server: Server, part: str, remedy: str
-) -> None:
-    dsn = server.dsn_of("nosuch") if "/" in part else server.dsn_of("postgres", "unknown")
-    assert part in dsn
-    assert remedy in cli.fails("queue", "list", "--dsn", dsn)
-
-
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "dsn",
     [
@@ -138,40 +115,29 @@ def test_what_is_wrong_with_a_rewind_is_said_of_the_database_that_it_is_wrong_wi
     assert "target_dsn" in said
 
 
-@pytest.mark.parametrize(
-    ("role", "command"),
-    [
-        ("pgq_admin", ("queue", "create", "other")),
-        ("pgq_admin", ("queue", "drop", "test_queue")),
-        ("pgq_reader", ("consumer", "register", "test_queue", "c")),
-        ("pgq_writer", ("event", "insert", "test_queue", "t", "d")),
-        ("pgq_reader", ("event", "peek", "test_queue")),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)
 def test_a_missing_right_names_the_role_and_granting_it_helps(
-    cli: Cli, server: Server, conn: Connection, queue: str, role: str, command: tuple[str, ...]
+    cli: Cli, server: Server, conn: Connection, queue: str
 ) -> None:
     user = f'the "{conn.info.dbname}" user'
     conn.execute(sql.SQL("create role {} login").format(sql.Identifier(user)))
+    dsn = server.dsn_of(conn.info.dbname, user)
+    quoted = user.replace('"', '""')
     try:
-        dsn = server.dsn_of(conn.info.dbname, user)
-        said = cli.fails(*command, "--dsn", dsn)
-        quoted = user.replace('"', '""')
-        assert f'grant {role} to "{quoted}"' in said
-        conn.execute(sql.SQL("grant {} to {}").format(*map(sql.Identifier, (role, user))))
-        cli.ok(*command, "--dsn", dsn)
-    finally:
-        conn.execute(sql.SQL("drop role {}").format(sql.Identifier(user)))
-
-
-def test_anybody_may_ask_for_the_status(cli: Cli, server: Server, conn: Connection) -> None:
-    user = f"{conn.info.dbname}_anybody"
-    cli.ok("queue", "create", "flights")
-    conn.execute(sql.SQL("create role {} login").format(sql.Identifier(user)))
-    try:
-        dsn = server.dsn_of(conn.info.dbname, user)
+        # Any role may ask for the status.
         assert cli.json("status", "--dsn", dsn)["queues"][0]["retry_events"] is None
+        for role, command in (
+            ("pgq_reader", f"consumer register {queue} c"),
+            ("pgq_reader", f"event peek {queue}"),
+            ("pgq_writer", f"event insert {queue} t d"),
+            ("pgq_admin", "queue create other"),
+            ("pgq_admin", "queue drop other"),
+        ):
+            said = cli.fails(*command.split(), "--dsn", dsn)
+            assert f'grant {role} to "{quoted}"' in said
+            names = [sql.Identifier(name) for name in (role, user)]
+            conn.execute(sql.SQL("grant {} to {}").format(*names))
+            cli.ok(*command.split(), "--dsn", dsn)
+            conn.execute(sql.SQL("revoke {} from {}").format(*names))
     finally:
         conn.execute(sql.SQL("drop role {}").format(sql.Identifier(user)))
 
@@ -181,60 +147,51 @@ def test_debug_shows_the_traceback_before_the_error(cli: Cli) -> None:
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-2].startswith("error: queue 'nosuch'")
-
-
-@pytest.mark.parametrize(
-    "words", [("nosuch",), ("queue", "nosuch"), ("queue", "create"), ("queue", "list", "--x")]
-)
-def test_wrong_usage_names_the_help_and_ends_with_2(cli: Cli, words: tuple[str, ...]) -> None:
-    assert "--help" in cli.fails(*words, exit_code=2)
-
-
-def test_control_characters_in_an_error_are_shown_as_escapes(cli: Cli) -> None:
+    # Control characters are shown as escapes.
     assert r"\x1b[31m" in cli.fails("queue", "show", "\x1b[31m")
 
 
-def test_ctrl_c_ends_a_watch_quietly_with_130(cli: Cli, spawn: Spawn) -> None:
-    cli.ok("queue", "create", "flights")
-    watch = spawn("status", "--watch", "--json", "--every", "0.1")
+def test_wrong_usage_names_the_help_and_ends_with_2(cli: Cli) -> None:
+    for words in ("nosuch", "queue nosuch", "queue create", "queue list --x"):
+        assert "--help" in cli.fails(*words.split(), exit_code=2)
+
+
+def watched(spawn: Spawn) -> subprocess.Popen[str]:
+    """A status that has been shown once, and is shown again and again."""
+    watch = spawn("status", "--watch", "--every", "0.1")
     assert watch.stdout is not None
-    assert "flights" in watch.stdout.readline()
+    assert watch.stdout.readline() != ""
+    return watch
+
+
+def test_ctrl_c_ends_a_watch_quietly_with_130(cli: Cli, spawn: Spawn) -> None:
+    watch = watched(spawn)
     watch.send_signal(signal.SIGINT)
     _, complaints = watch.communicate()
     assert (watch.returncode, complaints) == (130, "")
 
 
 def test_a_reader_that_goes_away_is_no_error_to_talk_about(cli: Cli, spawn: Spawn) -> None:
-    cli.ok("queue", "create", "flights")
-    watch = spawn("status", "--watch", "--every", "0.1")
+    watch = watched(spawn)
     assert watch.stdout is not None
-    assert watch.stdout.readline() != ""
     watch.stdout.close()
     watch.wait()
     assert watch.stderr is not None
     assert watch.stderr.read() == ""
-
-
-def test_output_to_a_closed_pipe_is_not_reported_as_an_error(cli: Cli) -> None:
-    cli.ok("queue", "create", "flights")
+    # Nor is a pipe that was closed before.
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "pgqpy", "queue", "list"],
-        stdout=write,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    closed = spawn("queue", "list", stdout=write)
     os.close(write)
-    assert done.stderr == b""
+    closed.wait()
+    assert closed.stderr is not None
+    assert closed.stderr.read() == ""
 
 
 def test_a_session_that_the_server_ends_is_called_lost(
     cli: Cli, conn: Connection, spawn: Spawn
 ) -> None:
-    watch = spawn("status", "--watch", "--every", "0.1")
-    assert watch.stdout is not None
-    watch.stdout.readline()
+    watch = watched(spawn)
     conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity"
         " where datname = current_database() and pid <> pg_backend_pid()"
@@ -245,15 +202,13 @@ def test_a_session_that_the_server_ends_is_called_lost(
     assert "Traceback" not in complaints
 
 
-def test_what_is_piped_has_no_colours_and_nothing_cut_off(cli: Cli, conn: Connection) -> None:
+def test_what_is_piped_has_no_colours_and_nothing_cut_off(
+    cli: Cli, conn: Connection, spawn: Spawn
+) -> None:
     name = "q" * 200
     conn.execute("select pgq.create_queue(%s)", [name])
-    done = subprocess.run(
-        [sys.executable, "-m", "pgqpy", "status"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={k: v for k, v in os.environ.items() if k != "NO_COLOR"},
-    )
-    assert "\x1b" not in done.stdout
-    assert name in done.stdout
+    status = spawn("status", env={k: v for k, v in os.environ.items() if k != "NO_COLOR"})
+    shown, _ = status.communicate()
+    assert status.returncode == 0
+    assert "\x1b" not in shown
+    assert name in shown

@@ -7,8 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
@@ -29,16 +28,14 @@ def test_an_event_from_the_arguments_has_all_its_fields(cli: Cli, queue: str) ->
     assert [event[f"extra{n}"] for n in "1234"] == ["x1", "x2", "x3", "x4"]
 
 
-@pytest.mark.parametrize("payload", ["", "a\nb\n", "x" * 3_000_000], ids=["empty", "lines", "3 MB"])
-def test_standard_input_is_the_data_byte_for_byte(cli: Cli, queue: str, payload: str) -> None:
-    cli.ok("event", "insert", queue, "type", "-", stdin=payload)
-    assert data(cli, queue) == [payload]
-
-
-@pytest.mark.parametrize("payload", [b"a\0b", b"\xff\xfe"], ids=["NUL", "not UTF-8"])
-def test_binary_input_is_refused_with_the_remedy(cli: Cli, queue: str, payload: bytes) -> None:
-    assert "base64" in cli.fails("event", "insert", queue, "type", "-", stdin=payload)
-    assert data(cli, queue) == []
+def test_standard_input_is_the_data_byte_for_byte(cli: Cli, queue: str) -> None:
+    # Binary input is refused with the remedy.
+    for binary in (b"a\0b", b"\xff\xfe"):
+        assert "base64" in cli.fails("event", "insert", queue, "type", "-", stdin=binary)
+    payloads = ["", "a\nb\n", "x" * 3_000_000]
+    for payload in payloads:
+        cli.ok("event", "insert", queue, "type", "-", stdin=payload)
+    assert data(cli, queue) == payloads
 
 
 def test_a_json_lines_file_is_inserted_in_its_order(cli: Cli, queue: str, tmp_path: Path) -> None:
@@ -48,22 +45,18 @@ def test_a_json_lines_file_is_inserted_in_its_order(cli: Cli, queue: str, tmp_pa
     assert data(cli, queue) == [str(n) for n in range(50)]
 
 
-def test_a_csv_file_is_inserted_row_by_row(cli: Cli, queue: str, tmp_path: Path) -> None:
+def test_csv_rows_and_lines_of_standard_input_are_events(
+    cli: Cli, queue: str, tmp_path: Path
+) -> None:
     file = tmp_path / "flights.csv"
     file.write_text("carrier,delay\nUA,12\nDL,-3\n", encoding="utf-8-sig")
     cli.ok("event", "insert", queue, "flight", "--file", str(file), "--whole-row")
-    assert [json.loads(each or "") for each in data(cli, queue)] == [
-        {"carrier": "UA", "delay": "12"},
-        {"carrier": "DL", "delay": "-3"},
-    ]
-
-
-def test_lines_from_standard_input_are_events(cli: Cli, queue: str) -> None:
-    cli.ok(
-        *("event", "insert", queue, "line", "--file", "-", "--format", "lines"),
-        stdin="one\ntwo\n",
-    )
-    assert data(cli, queue) == ["one", "two"]
+    lines = ("event", "insert", queue, "line", "--file", "-", "--format", "lines")
+    cli.ok(*lines, stdin="one\ntwo\n")
+    first, second, *rest = data(cli, queue)
+    assert json.loads(first or "") == {"carrier": "UA", "delay": "12"}
+    assert json.loads(second or "") == {"carrier": "DL", "delay": "-3"}
+    assert rest == ["one", "two"]
 
 
 def test_what_peek_shows_as_json_can_be_inserted_into_another_queue(cli: Cli, queue: str) -> None:
@@ -81,28 +74,21 @@ def test_what_peek_shows_as_json_can_be_inserted_into_another_queue(cli: Cli, qu
 BROKEN = '{"type": "t", "data": "1"}\n{"type": "t", "data": "2"}\n{"type": "t", "data": \n'
 
 
-def test_of_a_file_with_a_broken_line_nothing_is_inserted(cli: Cli, queue: str) -> None:
+def test_of_a_file_with_a_broken_line_nothing_is_inserted_but_batches_before(
+    cli: Cli, queue: str
+) -> None:
     said = cli.fails("event", "insert", queue, "--file", "-", stdin=BROKEN)
     assert "line 3" in said
     assert data(cli, queue) == []
-
-
-def test_with_batches_the_error_says_what_was_inserted_before(cli: Cli, queue: str) -> None:
     said = cli.fails("event", "insert", queue, "--file", "-", "--batch", "2", stdin=BROKEN)
     assert "line 3" in said
     assert "2 events were inserted before" in said
     assert data(cli, queue) == ["1", "2"]
 
 
-def test_a_file_that_is_not_there_is_wrong_usage(cli: Cli, queue: str) -> None:
-    said = cli.fails("event", "insert", queue, "--file", "nosuch.csv", exit_code=2)
-    assert "nosuch.csv" in said
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_usage_is_told(cli: Cli, queue: str) -> None:
+    insert = ("event", "insert", queue)
+    for arguments in (
         (),
         ("type",),
         ("type", "data", "--file", "-"),
@@ -111,13 +97,10 @@ def test_a_file_that_is_not_there_is_wrong_usage(cli: Cli, queue: str) -> None:
         ("type", "data", "--whole-row"),
         ("type", "a\0b"),
         ("type", "data", "--extra1", "a\0b"),
-    ],
-    ids=lambda words: " ".join(words).replace("\0", "NUL"),
-)
-def test_arguments_that_do_not_go_together_are_wrong_usage(
-    cli: Cli, queue: str, arguments: tuple[str, ...]
-) -> None:
-    cli.fails("event", "insert", queue, *arguments, exit_code=2)
+    ):
+        cli.fails(*insert, *arguments, exit_code=2)
+    assert "nosuch.csv" in cli.fails(*insert, "--file", "nosuch.csv", exit_code=2)
+    cli.fails("event", "peek", queue, "--from-tick", "1", exit_code=2)
 
 
 COPYING = """
@@ -128,10 +111,8 @@ select pid from pg_stat_activity where datname = current_database() and query il
 def test_ctrl_c_while_a_file_is_inserted_leaves_nothing_of_it(
     cli: Cli, conn: Connection, queue: str, spawn: Spawn
 ) -> None:
-    insert = spawn(
-        *("event", "insert", queue, "t", "--file", "-", "--format", "lines"),
-        stdin=subprocess.PIPE,
-    )
+    command = ("event", "insert", queue, "t", "--file", "-", "--format", "lines")
+    insert = spawn(*command, stdin=subprocess.PIPE)
     assert insert.stdin is not None
     insert.stdin.write("x" * 1000 + "\n")
     insert.stdin.flush()
@@ -144,29 +125,18 @@ def test_ctrl_c_while_a_file_is_inserted_leaves_nothing_of_it(
 
 
 def test_peek_shows_the_newest_events_oldest_first(cli: Cli, conn: Connection, queue: str) -> None:
-    for n in range(30):
-        conn.execute("select pgq.insert_event(%s, 't', %s)", [queue, str(n)])
-        conn.execute("select pgq.force_tick(%s)", [queue])
-        conn.execute("select pgq.ticker(%s)", [queue])
-    newest = cli.json_lines("event", "peek", queue, "-n", "5")
-    assert [event["data"] for event in newest] == ["25", "26", "27", "28", "29"]
-
-
-def test_peek_finds_enough_events_behind_many_that_were_rolled_back(
-    cli: Cli, conn: Connection, queue: str
-) -> None:
-    for n in range(8):
-        conn.execute("select pgq.insert_event(%s, 't', %s)", [queue, str(n)])
-        conn.execute("select pgq.force_tick(%s)", [queue])
-        conn.execute("select pgq.ticker(%s)", [queue])
+    for n in range(12):
+        ops.insert(conn, queue, str(n))
+        ops.tick(conn, queue)
+    newest = ["7", "8", "9", "10", "11"]
+    assert [each["data"] for each in cli.json_lines("event", "peek", queue, "-n", "5")] == newest
+    # Enough of them also behind many that were rolled back.
     with conn.transaction(force_rollback=True):
         conn.execute(
             "select pgq.insert_event(%s, 't', 'never') from generate_series(1, 500)", [queue]
         )
-    conn.execute("select pgq.force_tick(%s)", [queue])
-    conn.execute("select pgq.ticker(%s)", [queue])
-    newest = cli.json_lines("event", "peek", queue, "-n", "5")
-    assert [event["data"] for event in newest] == ["3", "4", "5", "6", "7"]
+    ops.tick(conn, queue)
+    assert [each["data"] for each in cli.json_lines("event", "peek", queue, "-n", "5")] == newest
 
 
 def test_peek_between_two_ticks_shows_what_a_consumer_would_get(
@@ -174,28 +144,18 @@ def test_peek_between_two_ticks_shows_what_a_consumer_would_get(
 ) -> None:
     ticks = []
     for n in range(3):
-        conn.execute("select pgq.force_tick(%s)", [queue])
-        [row] = conn.execute("select pgq.ticker(%s)", [queue]).fetchall()
-        ticks.append(str(row[0]))
-        conn.execute("select pgq.insert_event(%s, 't', %s)", [queue, str(n)])
+        ticks.append(str(ops.tick(conn, queue)))
+        ops.insert(conn, queue, str(n))
     events = cli.json_lines("event", "peek", queue, "--from-tick", ticks[0], "--to-tick", ticks[2])
     assert [event["data"] for event in events] == ["0", "1"]
 
 
-def test_peeking_consumes_nothing(cli: Cli, conn: Connection, queue: str) -> None:
+def test_peeking_consumes_nothing_and_shows_control_characters_as_escapes(
+    cli: Cli, queue: str
+) -> None:
     cli.ok("consumer", "register", queue, "counter")
-    cli.ok("event", "insert", queue, "t", "1")
-    before = cli.json("consumer", "list")[0]["last_tick"]
-    cli.ok("event", "peek", queue)
-    assert cli.json("consumer", "list")[0]["last_tick"] == before
-    assert data(cli, queue) == ["1"]
-
-
-def test_control_characters_of_a_payload_do_not_reach_the_terminal(cli: Cli, queue: str) -> None:
     cli.ok("event", "insert", queue, "t", "\x1b]0;owned\x07[bold]x")
-    shown = cli.ok("event", "peek", queue)
-    assert r"\x1b]0;owned\x07[bold]x" in shown
-
-
-def test_half_a_range_of_ticks_is_wrong_usage(cli: Cli, queue: str) -> None:
-    cli.fails("event", "peek", queue, "--from-tick", "1", exit_code=2)
+    before = cli.json("consumer", "list")[0]["last_tick"]
+    assert r"\x1b]0;owned\x07[bold]x" in cli.ok("event", "peek", queue)
+    assert cli.json("consumer", "list")[0]["last_tick"] == before
+    assert len(data(cli, queue)) == 1

@@ -28,8 +28,7 @@ def failing(conn: Connection, dsn: str, queue: str, tick: Tick) -> str:
             raise ValueError("no [red]")
 
     Fails(dsn, queue=queue).register()
-    for key in "abab":
-        conn.execute("select pgq.insert_event(%s, 't', 'data', %s, null, null, null)", [queue, key])
+    pgqpy.Producer(queue).insert_events(conn, [("t", "data", key) for key in "abab"])
     tick()
     Fails(dsn, queue=queue).run(until_empty=True)
     return "group"
@@ -54,9 +53,7 @@ def test_a_group_is_created_listed_shown_resized_and_dropped(cli: Cli, queue: st
     cli.ok("group", "drop", queue, "g")
     assert cli.json("group", "list") == []
     assert "no groups yet" in cli.ok("group", "list")
-
-
-def test_any_name_works(cli: Cli) -> None:
+    # Any name will do.
     cli.ok("queue", "create", AWKWARD)
     cli.ok("group", "create", AWKWARD, AWKWARD, "--key", "ev_data")
     assert AWKWARD in cli.ok("group", "list")
@@ -77,7 +74,9 @@ def test_a_resizing_that_has_to_wait_says_for_what(
     assert "will have 4 partitions" in cli.ok("group", "show", queue, "g")
 
 
-def test_parked_keys_are_listed_and_unparked(cli: Cli, queue: str, failing: str) -> None:
+def test_parked_keys_are_listed_and_unparked(
+    cli: Cli, conn: Connection, queue: str, failing: str
+) -> None:
     keys = cli.json("group", "parked", queue, failing)
     assert sorted((key["key"], key["events"], key["next_attempt"]) for key in keys) == [
         ("a", 2, None),
@@ -92,6 +91,12 @@ def test_parked_keys_are_listed_and_unparked(cli: Cli, queue: str, failing: str)
     assert "full" not in cli.ok("group", "show", queue, failing)
     cli.ok("group", "set", queue, failing, "park_limit", "0")
     assert "full" in cli.ok("group", "show", queue, failing)
+    # An event can be given up.
+    assert "dead letter" in cli.ok("group", "unpark", queue, failing, "a", "--give-up")
+    reasons = conn.execute("select dl_reason from pgq.dead_letter").fetchall()
+    assert reasons == [("ValueError: no [red]",)]
+    keys = cli.json("group", "parked", queue, failing)
+    assert {key["key"]: key["events"] for key in keys} == {"a": 1, "b": 2}
 
 
 def test_in_a_terminal_of_80_columns_there_is_room_for_why_keys_are_parked(
@@ -108,17 +113,6 @@ def test_in_a_terminal_of_80_columns_there_is_room_for_why_keys_are_parked(
     ]
     assert "Part   Worker   Seen   Pending " in "\n".join(partitions)
     assert all(len(line) <= 80 for line in shown + partitions)
-
-
-def test_an_event_can_be_given_up(cli: Cli, conn: Connection, queue: str, failing: str) -> None:
-    assert "dead letter" in cli.ok("group", "unpark", queue, failing, "a", "--give-up")
-    assert conn.execute("select dl_reason from pgq.dead_letter").fetchall() == [
-        ("ValueError: no [red]",)
-    ]
-    assert {key["key"]: key["events"] for key in cli.json("group", "parked", queue, failing)} == {
-        "a": 1,
-        "b": 2,
-    }
 
 
 def test_mistakes_are_explained(cli: Cli, queue: str, failing: str) -> None:
