@@ -107,22 +107,24 @@ def test_a_consumer_without_settings_needs_no_file(
 
 
 def test_a_consumer_is_made_from_its_file(
-    cli: Cli, conn: Connection, classes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    conn: Connection,
+    queue: str,
+    classes: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORD", "x-")
     file = tmp_path / "config.toml"
     file.write_text(f'dsn = {json.dumps(cli.dsn)}\nword = "${{WORD}}"\n')
     cli.ok("run", f"{classes}:Configured", str(file), "--until-empty")
     assert seen(conn) == ["x-a", "x-b", "x-c"]
-
-
-def test_an_option_names_another_database_than_the_file(
-    cli: Cli, conn: Connection, classes: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "config.toml"
+    # An option names another database.
+    ops.insert(conn, queue, "d")
+    ops.tick(conn, queue)
     file.write_text('dsn = "host=/nowhere"\nword = ""\n')
     cli.ok("run", f"{classes}:Configured", str(file), "--until-empty", "--dsn", cli.dsn)
-    assert seen(conn) == ["a", "b", "c"]
+    assert seen(conn) == ["d", "x-a", "x-b", "x-c"]
 
 
 def test_the_example_of_a_class_says_what_it_does_and_how_to_run_it(cli: Cli, classes: str) -> None:
@@ -165,21 +167,18 @@ def test_a_consumer_with_a_target_is_told_of_it(
     assert seen(conn) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
+def test_a_class_that_cannot_work_is_told_so_in_a_line_and_takes_no_event(
+    cli: Cli, conn: Connection, classes: str
+) -> None:
+    for name, wrong in (
         ("Forgotten", "error: Forgotten.process_event must not be `async def`"),
         ("Misled", "error: Misled: min_lag is 5; it must be a timedelta"),
         ("Peculiar", ":Peculiar cannot be made: TypeError: "),
-    ],
-)
-def test_a_class_that_cannot_work_is_told_so_in_a_line_and_takes_no_event(
-    cli: Cli, conn: Connection, classes: str, name: str, wrong: str
-) -> None:
-    said = cli.fails("run", f"{classes}:{name}", "--until-empty")
-    assert wrong in said
-    assert "Traceback" not in said
-    assert "defect" not in said
+    ):
+        said = cli.fails("run", f"{classes}:{name}", "--until-empty")
+        assert wrong in said
+        assert "Traceback" not in said
+        assert "defect" not in said
     cli.ok("run", f"{classes}:Plain", "--until-empty")
     assert seen(conn) == ["a", "b", "c"]
 

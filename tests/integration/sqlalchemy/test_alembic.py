@@ -87,20 +87,34 @@ class Application:
         (path,) = self.versions.glob(f"r{self._revisions}_*.py")
         return path.read_text()
 
-    def write(self, upgrade: str, downgrade: str = "pass") -> None:
-        """Write a migration by hand."""
+    def write(self, upgrade: str, downgrade: str = "pass") -> Path:
+        """Write a migration by hand; returns its file."""
         self._revisions += 1
         command.revision(self._config, rev_id=f"r{self._revisions}")
         (path,) = self.versions.glob(f"r{self._revisions}_*.py")
         before, _, rest = path.read_text().partition("    pass")
         source = f"{before}    {upgrade}{rest.replace('    pass', f'    {downgrade}')}"
         path.write_text(source)
+        return path
+
+    def migrate_to(self, metadata: sa.MetaData, **options: Any) -> str:
+        """Declare these models, and make the migration; returns its source."""
+        self.declare(metadata, **options)
+        source = self.autogenerate()
+        self.upgrade()
+        return source
 
     def upgrade(self) -> None:
         command.upgrade(self._config, "head")
 
     def downgrade(self, revision: str = "-1") -> None:
         command.downgrade(self._config, revision)
+
+    def rewrite(self) -> None:
+        """Make the last migration, which is not applied, again."""
+        (path,) = self.versions.glob(f"r{self._revisions}_*.py")
+        path.unlink()
+        self.autogenerate()
 
     def assert_nothing_to_do(self) -> None:
         command.check(self._config)
@@ -120,6 +134,11 @@ def application(tmp_path: Path, dsn: str) -> Application:
 def orders(queue: Any = None, name: str = "order", **table: Any) -> sa.MetaData:
     """A model: a table with a declaration."""
     metadata = sa.MetaData()
+    add(metadata, queue, name, **table)
+    return metadata
+
+
+def add(metadata: sa.MetaData, queue: Any, name: str, **table: Any) -> None:
     order = sa.Table(
         name,
         metadata,
@@ -130,7 +149,6 @@ def orders(queue: Any = None, name: str = "order", **table: Any) -> sa.MetaData:
     )
     if queue is not None:
         declare_capture(order, *(queue if isinstance(queue, list) else [queue]))
-    return metadata
 
 
 def captures(conn: Connection) -> list[tuple[Any, ...]]:
@@ -175,12 +193,9 @@ def test_a_declared_capture_is_made_and_taken_back(
 def test_changed_options_are_a_release_and_a_capture(
     application: Application, conn: Connection
 ) -> None:
-    application.declare(orders(Capture("orders", exclude=["notes"])))
-    application.autogenerate()
-    application.upgrade()
+    application.migrate_to(orders(Capture("orders", exclude=["notes"])))
     application.assert_nothing_to_do()
-    application.declare(orders(Capture("orders", old_values="row")))
-    source = application.autogenerate()
+    source = application.migrate_to(orders(Capture("orders", old_values="row")))
     assert body(source, "upgrade") == [
         "op.release_table('order', 'orders')",
         "op.capture_table('order', 'orders', old_values='row')",
@@ -189,68 +204,58 @@ def test_changed_options_are_a_release_and_a_capture(
         "op.release_table('order', 'orders')",
         "op.capture_table('order', 'orders', exclude=['notes'])",
     ]
-    application.upgrade()
     application.assert_nothing_to_do()
     assert captures(conn) == [('public."order"', "orders", None, "row")]
     application.downgrade()
     assert captures(conn) == [('public."order"', "orders", ["notes"], "none")]
 
 
-@pytest.mark.parametrize(
-    "capture",
-    [
-        Capture("q", operations=["truncate", "insert"]),
-        Capture("q", columns=["notes", "item"]),
-        Capture("q", columns=["id"]),
-        Capture("q", exclude=["notes", "item"]),
-        Capture("q", key=["id"]),
-        Capture("q", key=["notes", "item"]),
-        Capture("q", key=["item", "id"]),
-        Capture("q", old_values="changed"),
-        Capture("q", condition="new.item like 'a%' and ':x' <> E'\\\\' and true -- ?"),
-        Capture("q", format="logutriga", key_changes="error"),
-        Capture("q", format="jsontriga", old_values="row"),
-        Capture("a \"queue': %(x)s\\"),
-        ["a", Capture("b", operations=["delete"]), "c"],
-    ],
-    ids=lambda capture: repr(getattr(capture, "options", dict)())[:40],
-)
+CAPTURES: list[Any] = [
+    Capture("operations", operations=["truncate", "insert"]),
+    Capture("columns", columns=["notes", "item"]),
+    Capture("a column", columns=["id"]),
+    Capture("exclude", exclude=["notes", "item"]),
+    Capture("key", key=["id"]),
+    Capture("other key", key=["notes", "item"]),
+    Capture("key of two", key=["item", "id"]),
+    Capture("old values", old_values="changed"),
+    Capture("condition", condition="new.item like 'a%' and ':x' <> E'\\\\' and true -- ?"),
+    Capture("format", format="logutriga", key_changes="error"),
+    Capture("other format", format="jsontriga", old_values="row"),
+    Capture("a \"queue': %(x)s\\"),
+    ["a", Capture("b", operations=["delete"]), "c"],
+]
+
+
 def test_whatever_is_declared_is_found_unchanged_afterwards(
-    application: Application, conn: Connection, capture: Any
+    application: Application, conn: Connection
 ) -> None:
-    application.declare(orders(capture))
-    application.autogenerate()
-    application.upgrade()
-    assert len(captures(conn)) == (len(capture) if isinstance(capture, list) else 1)
+    metadata = sa.MetaData()
+    for number, capture in enumerate(CAPTURES):
+        add(metadata, capture, f"table {number}")
+    log = sa.Table("without a key", metadata, sa.Column("line", sa.Text))
+    declare_capture(log, Capture("log", operations=["insert"]))
+    application.migrate_to(metadata)
+    assert len(captures(conn)) == len(CAPTURES) + 3
     application.assert_nothing_to_do()
 
 
 def test_the_order_of_columns_is_no_change(application: Application) -> None:
-    for columns in (["notes", "item"], ["item", "notes"]):
-        application.declare(orders([Capture("a", columns=columns), Capture("b", exclude=columns)]))
-        if columns[0] == "notes":
-            application.autogenerate()
-            application.upgrade()
-        application.assert_nothing_to_do()
-
-
-def test_a_table_without_a_key_is_found_unchanged(application: Application) -> None:
-    metadata = sa.MetaData()
-    log = sa.Table("log", metadata, sa.Column("line", sa.Text))
-    declare_capture(log, Capture("log", operations=["insert"]))
-    application.declare(metadata)
-    application.autogenerate()
-    application.upgrade()
+    one, other = (
+        orders([Capture("a", columns=columns), Capture("b", exclude=columns)])
+        for columns in (["notes", "item"], ["item", "notes"])
+    )
+    application.migrate_to(one)
+    application.declare(other)
     application.assert_nothing_to_do()
 
 
 def test_names_with_schemas_and_odd_characters(application: Application, conn: Connection) -> None:
     conn.execute('create schema "the %s:Shop"')
     metadata = orders("orders", 'the %:O"rder', schema="the %s:Shop")
-    application.declare(metadata, include_schemas=True)
-    source = application.autogenerate()
+    source = application.migrate_to(metadata, include_schemas=True)
     assert "schema='the %s:Shop'" in body(source, "upgrade")[-1]
-    application.upgrade()
+    # Nothing in PgQ's schemas is proposed to be dropped.
     application.assert_nothing_to_do()
     assert captures(conn) == [
         ('"the %s:Shop"."the %:O""rder"', "orders", None, "none"),
@@ -259,39 +264,37 @@ def test_names_with_schemas_and_odd_characters(application: Application, conn: C
     assert captures(conn) == []
 
 
-@pytest.mark.parametrize("latency", ["00:00:01", "00:00:00.003", None])
+SETTINGS_OF_QUEUE = """
+select queue_ticker_max_lag, queue_per_tx_limit, queue_ticker_latency, queue_rotation_period,
+       queue_disable_insert, queue_key_window
+  from pgq.queue
+"""
+
+
 def test_a_removed_declaration_frees_table_and_queue_and_downgrade_brings_them_back(
-    application: Application, conn: Connection, latency: str | None
+    application: Application, conn: Connection
 ) -> None:
-    application.declare(orders("orders"))
-    application.autogenerate()
-    application.upgrade()
-    settings = {"ticker_max_lag": "00:00:10", "per_tx_limit": "7", "ticker_latency": latency}
-    settings |= {"key_window": "00:01:00", "rotation_period": "1 day", "disable_insert": "true"}
-    for name, value in settings.items():
-        Admin(conn).set_queue_config("orders", name, value)
-    before = conn.execute(
-        "select queue_ticker_max_lag, queue_per_tx_limit, queue_ticker_latency,"
-        " queue_rotation_period, queue_disable_insert, queue_key_window from pgq.queue"
-    ).fetchall()
-    application.declare(orders())
-    source = application.autogenerate()
+    application.migrate_to(orders("orders"))
+    source = application.migrate_to(orders())
     assert body(source, "upgrade") == [
         "op.release_table('order', 'orders')",
         "op.drop_queue('orders')",
     ]
-    application.upgrade()
     application.assert_nothing_to_do()
     assert (captures(conn), queues(conn)) == ([], [])
     application.downgrade()
-    assert captures(conn) == [('public."order"', "orders", None, "none")]
-    assert (
-        before
-        == conn.execute(
-            "select queue_ticker_max_lag, queue_per_tx_limit, queue_ticker_latency,"
-            " queue_rotation_period, queue_disable_insert, queue_key_window from pgq.queue"
-        ).fetchall()
-    )
+    settings = {"ticker_max_lag": "00:00:10", "per_tx_limit": "7", "key_window": "00:01:00"}
+    settings |= {"rotation_period": "1 day", "disable_insert": "true"}
+    for latency in ("00:00:01", "00:00:00.003", None):
+        for name, value in (settings | {"ticker_latency": latency}).items():
+            Admin(conn).set_queue_config("orders", name, value)
+        before = conn.execute(SETTINGS_OF_QUEUE).fetchall()
+        # They are in the migration as they were when it was made.
+        application.rewrite()
+        application.upgrade()
+        application.downgrade()
+        assert captures(conn) == [('public."order"', "orders", None, "none")]
+        assert conn.execute(SETTINGS_OF_QUEUE).fetchall() == before
 
 
 def test_all_settings_are_known(conn: Connection, queue: str) -> None:
@@ -304,38 +307,23 @@ def test_all_settings_are_known(conn: Connection, queue: str) -> None:
 def test_a_queue_that_is_read_or_captured_into_is_not_dropped(
     application: Application, conn: Connection
 ) -> None:
-    application.declare(orders(["read", "shared"]))
-    application.autogenerate()
-    application.upgrade()
+    application.migrate_to(orders(["read", "shared"]))
     Admin(conn).register_consumer("read", "reader")
     conn.execute("create table other (id int primary key)")
     conn.execute("select pgq.capture_table('other', 'shared')")
-    application.declare(orders(), include_object=lambda _o, name, *_: name != "other")
-    source = application.autogenerate()
+    source = application.migrate_to(orders(), include_object=lambda _o, name, *_: name != "other")
     assert body(source, "upgrade") == [
         "op.release_table('order', 'read')",
         "op.release_table('order', 'shared')",
     ]
-
-
-def test_queues_and_captures_of_others_are_left_alone(
-    application: Application, conn: Connection
-) -> None:
-    Admin(conn).create_queue("somebodys")
-    conn.execute("create table other (id int primary key)")
-    conn.execute("select pgq.capture_table('other', 'somebodys')")
-    metadata = orders("orders")
-    application.declare(metadata, include_object=lambda _o, name, *_: name != "other")
-    application.autogenerate()
-    application.upgrade()
+    # Queues and captures of others are left alone.
     application.assert_nothing_to_do()
-    assert ("public.other", "somebodys", None, "none") in captures(conn)
+    assert captures(conn) == [("public.other", "shared", None, "none")]
+    assert queues(conn) == ["read", "shared"]
 
 
 def test_include_name_leaves_a_queue_to_others(application: Application, conn: Connection) -> None:
-    application.declare(orders("orders"))
-    application.autogenerate()
-    application.upgrade()
+    application.migrate_to(orders("orders"))
     Admin(conn).create_queue("replication")
     conn.execute("select pgq.capture_table('order', 'replication')")
 
@@ -354,32 +342,19 @@ def test_include_name_leaves_a_queue_to_others(application: Application, conn: C
 def test_a_dropped_table_is_captured_again_by_the_downgrade(
     application: Application, conn: Connection
 ) -> None:
-    application.declare(orders(Capture("orders", exclude=["notes"])))
-    application.autogenerate()
-    application.upgrade()
-    application.declare(sa.MetaData())
-    source = application.autogenerate()
+    application.migrate_to(orders(Capture("orders", exclude=["notes"])))
+    source = application.migrate_to(sa.MetaData())
     assert body(source, "upgrade") == [
         "op.release_table('order', 'orders')",
         "op.drop_table('order')",
         "op.drop_queue('orders')",
     ]
-    application.upgrade()
     application.downgrade()
     assert captures(conn) == [('public."order"', "orders", ["notes"], "none")]
 
 
-def test_nothing_in_pgqs_schemas_is_proposed_to_be_dropped(
-    application: Application, conn: Connection
-) -> None:
-    application.declare(orders("orders"), include_schemas=True)
-    application.autogenerate()
-    application.upgrade()
-    application.assert_nothing_to_do()
-
-
 def test_without_the_plugin_they_would_be(conn: Connection, dsn: str) -> None:
-    # The test above relies on this: Alembic does look into other schemas.
+    # The test of names relies on this: Alembic does look into other schemas.
     engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
     conn.execute("create schema shop create table leftover (id int)")
     with engine.connect() as connection:
@@ -482,33 +457,24 @@ def test_task_columns_are_added_and_removed(
     assert columns.fetchall() == [("id",)]
 
 
-@pytest.mark.parametrize(
-    ("operation", "error", "match"),
-    [
-        ("op.create_queue('there')", errors.PgqError, "if_not_exists"),
-        ("op.create_queue('new', nonsense=1)", errors.InvalidParameter, "ticker_max_lag"),
-        ("op.create_queue('')", errors.InvalidName, "empty"),
-        ("op.drop_queue('nowhere')", errors.QueueNotFound, "nowhere"),
-        ("op.drop_queue('there')", errors.QueueInUse, "reader"),
-        ("op.capture_table('account', 'nowhere')", errors.QueueNotFound, "nowhere"),
-        ("op.capture_table('account', 'there', exclude=['x'])", errors.InvalidParameter, "x"),
-        ("op.capture_table('account', 'there', exclude='id')", errors.InvalidParameter, "list"),
-        (
-            "op.capture_table('account', 'there', operations=['x'])",
-            errors.InvalidParameter,
-            "truncate",
-        ),
-        ("op.release_table('account', 'there')", errors.CaptureError, "not captured"),
-        ("op.add_task_columns('looks')", errors.InvalidTaskTable, "not a table"),
-        ("op.remove_task_columns('waits')", errors.TaskQueueNotEmpty, "wait"),
-    ],
-)
+MISTAKES: list[tuple[str, type[errors.PgqError], str]] = [
+    ("op.create_queue('there')", errors.PgqError, "if_not_exists"),
+    ("op.create_queue('new', nonsense=1)", errors.InvalidParameter, "ticker_max_lag"),
+    ("op.create_queue('')", errors.InvalidName, "empty"),
+    ("op.drop_queue('nowhere')", errors.QueueNotFound, "nowhere"),
+    ("op.drop_queue('there')", errors.QueueInUse, "reader"),
+    ("op.capture_table('account', 'nowhere')", errors.QueueNotFound, "nowhere"),
+    ("op.capture_table('account', 'there', exclude=['x'])", errors.InvalidParameter, "x"),
+    ("op.capture_table('account', 'there', exclude='id')", errors.InvalidParameter, "list"),
+    ("op.capture_table('account', 'there', operations=['x'])", errors.PgqError, "truncate"),
+    ("op.release_table('account', 'there')", errors.CaptureError, "not captured"),
+    ("op.add_task_columns('looks')", errors.InvalidTaskTable, "not a table"),
+    ("op.remove_task_columns('waits')", errors.TaskQueueNotEmpty, "wait"),
+]
+
+
 def test_what_cannot_be_is_an_error_that_says_so(
-    application: Application,
-    conn: Connection,
-    operation: str,
-    error: type[errors.PgqError],
-    match: str,
+    application: Application, conn: Connection
 ) -> None:
     conn.execute("create table account (id int primary key)")
     conn.execute("create view looks as select 1 as id")
@@ -517,33 +483,29 @@ def test_what_cannot_be_is_an_error_that_says_so(
     Admin(conn).create_queue("there")
     Admin(conn).register_consumer("there", "reader")
     application.declare(sa.MetaData())
-    application.write(operation)
-    with pytest.raises(error, match=match):
-        application.upgrade()
-    assert queues(conn) == ["there"]
+    for operation, error, match in MISTAKES:
+        migration = application.write(operation)
+        with pytest.raises(error, match=match):
+            application.upgrade()
+        assert queues(conn) == ["there"]
+        migration.unlink()
 
 
-@pytest.mark.parametrize(
-    ("declaration", "match"),
-    [
+def test_a_wrong_declaration_is_an_error_that_names_it(application: Application) -> None:
+    twice = [Capture("orders"), Capture("orders", exclude=["notes"])]
+    for declaration, match in (
         (Capture("orders", exclude=["nots"]), "nots"),
         (7, "name of a queue"),
-        ([Capture("orders"), Capture("orders", exclude=["notes"])], "declare it once"),
-    ],
-)
-def test_a_wrong_declaration_is_an_error_that_names_it(
-    application: Application, declaration: Any, match: str
-) -> None:
-    application.declare(orders(declaration))
-    with pytest.raises(errors.InvalidParameter, match=match):
-        application.autogenerate()
+        (twice, "declare it once"),
+    ):
+        application.declare(orders(declaration))
+        with pytest.raises(errors.InvalidParameter, match=match):
+            application.autogenerate()
 
 
 def test_a_database_without_the_schema(tmp_path: Path, empty_dsn: str) -> None:
     application = Application(tmp_path, empty_dsn)
-    application.declare(orders())
-    application.autogenerate()
-    application.upgrade()
+    application.migrate_to(orders())
     application.declare(orders("orders"))
     with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
         application.autogenerate()

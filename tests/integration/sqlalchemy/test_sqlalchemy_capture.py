@@ -41,6 +41,14 @@ def table_of(cls: Any) -> sa.Table:
     return table
 
 
+def orders() -> sa.MetaData:
+    """A table whose capture is declared."""
+    metadata = sa.MetaData()
+    order = sa.Table("order", metadata, sa.Column("id", sa.Integer, primary_key=True))
+    declare_capture(order, "orders")
+    return metadata
+
+
 def captured(conn: Connection) -> list[tuple[str, str]]:
     return conn.execute("select table_name, queue_name from pgq.capture_info()").fetchall()
 
@@ -101,17 +109,12 @@ def test_a_translated_schema_is_the_one_that_is_captured(
     conn: Connection, engine: sa.Engine
 ) -> None:
     conn.execute("create schema tenant")
-    metadata = sa.MetaData()
-    order = sa.Table("order", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    declare_capture(order, "orders")
-    metadata.create_all(engine.execution_options(schema_translate_map={None: "tenant"}))
+    orders().create_all(engine.execution_options(schema_translate_map={None: "tenant"}))
     assert captured(conn) == [('tenant."order"', "orders")]
 
 
-def test_other_databases_and_printed_statements(engine: sa.Engine) -> None:
-    metadata = sa.MetaData()
-    order = sa.Table("order", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    declare_capture(order, "orders")
+def test_other_databases_and_printed_statements() -> None:
+    metadata = orders()
     sqlite = sa.create_engine("sqlite://")
     metadata.create_all(sqlite)
     sqlite.dispose()
@@ -133,13 +136,11 @@ def test_a_role_that_may_not_create_queues_captures_into_one_that_is_there(
     conn.execute("create schema authorization app_of_sqlalchemy")
     url = sa.make_url(dsn).set(drivername="postgresql+psycopg", username="app_of_sqlalchemy")
     engine = sa.create_engine(url)
-    metadata = sa.MetaData()
-    order = sa.Table("order", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    declare_capture(order, "orders")
+    metadata = orders()
     try:
         metadata.create_all(engine)
         assert captured(conn) == [('app_of_sqlalchemy."order"', "orders")]
-        declare_capture(order, "new")
+        declare_capture(metadata.tables["order"], "new")
         metadata.drop_all(engine)
         with pytest.raises(errors.PermissionDenied, match="create_queue"):
             metadata.create_all(engine)
@@ -151,15 +152,14 @@ def test_a_role_that_may_not_create_queues_captures_into_one_that_is_there(
 
 def test_without_the_schema_the_error_says_how_to_install_it(empty_dsn: str) -> None:
     engine = sa.create_engine(sa.make_url(empty_dsn).set(drivername="postgresql+psycopg"))
-    metadata = sa.MetaData()
-    order = sa.Table("order", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    declare_capture(order, "orders")
     with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
-        metadata.create_all(engine)
+        orders().create_all(engine)
     engine.dispose()
 
 
-def test_classes_inherit_the_declaration_for_tables_of_their_own() -> None:
+def test_classes_inherit_the_declaration_for_tables_of_their_own_and_must_not_contradict_it() -> (
+    None
+):
     class Base(DeclarativeBase):
         pass
 
@@ -190,6 +190,13 @@ def test_classes_inherit_the_declaration_for_tables_of_their_own() -> None:
     assert captures_of(table_of(Guest)) == []
     assert sa.inspect(Manager).local_table is table_of(Person)
 
+    class Owner(Person):
+        __pgq_queue__ = Capture("people", exclude=["kind"])
+        __mapper_args__ = {"polymorphic_identity": "owner"}  # noqa: RUF012
+
+    with pytest.raises(errors.InvalidParameter, match="declare it once"):
+        captures_of(table_of(Person))
+
 
 def test_every_kind_of_mapping_counts() -> None:
     Base: Any = declarative_base()  # noqa: N806
@@ -207,25 +214,6 @@ def test_every_kind_of_mapping_counts() -> None:
     mapping.map_imperatively(Imperative, table)
     assert captures_of(table_of(Old)) == [Capture("old")]
     assert captures_of(table) == [Capture("imperative")]
-
-
-def test_contradictions_of_two_classes_are_an_error() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Person(Base):
-        __tablename__ = "person"
-        __pgq_queue__: ClassVar[Any] = "people"
-        __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "person"}  # noqa: RUF012
-        id: Mapped[int] = mapped_column(primary_key=True)
-        kind: Mapped[str]
-
-    class Manager(Person):
-        __pgq_queue__ = Capture("people", exclude=["kind"])
-        __mapper_args__ = {"polymorphic_identity": "manager"}  # noqa: RUF012
-
-    with pytest.raises(errors.InvalidParameter, match="declare it once"):
-        captures_of(table_of(Person))
 
 
 IMPORTED_LATE = """

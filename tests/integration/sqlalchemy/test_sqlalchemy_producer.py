@@ -61,7 +61,7 @@ def types(conn: Connection) -> list[str | None]:
 
 
 @pytest.mark.smoke
-def test_events_exist_only_if_the_session_commits(
+def test_events_exist_only_if_the_session_and_its_savepoints_commit(
     conn: Connection, queue: str, engine: sa.Engine
 ) -> None:
     producer = Producer(queue)
@@ -70,22 +70,15 @@ def test_events_exist_only_if_the_session_commits(
             producer.insert_events(session, [("many",), ("many",)])
             producer.insert_event(session, "one")
             producer.insert_events_returning(session, [("some",)])
+            with session.begin_nested() as savepoint:
+                producer.insert_event(session, "inside")
+                producer.insert_events(session, [("inside",)])
+                savepoint.rollback()
+            with session.begin_nested():
+                producer.insert_event(session, "kept")
             assert types(conn) == []
             session.commit() if kept else session.rollback()
-    assert types(conn) == ["many", "many", "one", "some"]
-
-
-def test_events_of_a_savepoint_go_with_it(conn: Connection, queue: str, engine: sa.Engine) -> None:
-    producer = Producer(queue)
-    with Session(engine) as session, session.begin():
-        producer.insert_event(session, "before")
-        with session.begin_nested() as savepoint:
-            producer.insert_event(session, "inside")
-            producer.insert_events(session, [("inside",)])
-            savepoint.rollback()
-        with session.begin_nested():
-            producer.insert_event(session, "kept")
-    assert types(conn) == ["before", "kept"]
+    assert types(conn) == ["many", "many", "one", "some", "kept"]
 
 
 def test_events_may_come_from_the_sessions_own_hooks(
@@ -127,6 +120,8 @@ def test_connections_and_scoped_sessions_are_as_good(
     with engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         producer.insert_event(connection, "autocommit")
+        with pytest.raises(errors.PgqError, match="transaction"):
+            producer.insert_events(connection, [("lost",)])
     assert types(conn) == ["connection"] * 2 + ["scoped"] * 2 + ["autocommit"]
 
 
@@ -178,13 +173,6 @@ def test_errors_are_of_pgqpy_and_the_savepoint_survives_them(
     assert types(conn) == ["kept"]
 
 
-def test_many_events_need_a_transaction(queue: str, engine: sa.Engine) -> None:
-    with engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-        with pytest.raises(errors.PgqError, match="transaction"):
-            Producer(queue).insert_events(connection, [("lost",)])
-
-
 def test_without_the_schema_the_error_says_how_to_install_it(empty_dsn: str) -> None:
     engine = sa.create_engine(sa.make_url(empty_dsn).set(drivername="postgresql+psycopg"))
     with Session(engine) as session, pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
@@ -220,9 +208,14 @@ def test_an_async_sessions_events_exist_only_if_it_commits(
         async with engine.begin() as connection:
             await producer.insert_event(connection, "connection")
             await producer.insert_events(connection, [("connection",)])
+        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+        await producer.insert_event(scoped, "scoped")
+        await producer.insert_events(scoped, [("scoped",)])
+        await scoped.commit()
+        await scoped.remove()
 
     asynchronous(work, url)
-    assert types(conn) == ["many", "many", "one", "some", "connection", "connection"]
+    assert types(conn) == ["many", "many", "one", "some", *["connection"] * 2, *["scoped"] * 2]
 
 
 def test_delayed_events_and_keys(conn: Connection, queue: str, url: sa.URL) -> None:
@@ -258,18 +251,6 @@ def test_delayed_events_and_keys(conn: Connection, queue: str, url: sa.URL) -> N
     assert [(kind, later - about < due) for kind, due in delayed] == [("later", True)] * 6
 
 
-def test_async_scoped_sessions_are_as_good(conn: Connection, queue: str, url: sa.URL) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-        await AsyncProducer(queue).insert_event(scoped, "scoped")
-        await AsyncProducer(queue).insert_events(scoped, [("scoped",)])
-        await scoped.commit()
-        await scoped.remove()
-
-    asynchronous(work, url)
-    assert types(conn) == ["scoped"] * 2
-
-
 def test_many_events_of_an_async_iterator_are_whole_or_not_at_all(
     conn: Connection, queue: str, url: sa.URL
 ) -> None:
@@ -300,15 +281,7 @@ def test_errors_are_the_same_with_every_driver(conn: Connection, queue: str, url
             assert "nowhere" in caught.value.message
             assert "\n" not in caught.value.message
             assert caught.value.hint
-
-    asynchronous(work, url)
-
-
-def test_a_lost_connection_is_a_connection_that_failed(
-    conn: Connection, queue: str, url: sa.URL
-) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        async with AsyncSession(engine) as session:
+            await session.rollback()
             me = await session.scalar(sa.text("select pg_backend_pid()"))
             conn.execute("select pg_terminate_backend(%s, 60000)", [me])
             with pytest.raises(errors.ConnectionFailed):
