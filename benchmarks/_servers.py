@@ -26,6 +26,15 @@ OURS, PGQ_C, PGQ_PL = "pgqpy", "PgQ, C", "PgQ, PL/pgSQL"
 
 CREATE_QUEUE = "select pgq.create_queue('q')"
 
+# A registered consumer keeps the events, and with them the first tick.
+KEEPER = "select pgq.register_consumer('q', 'keeper')"
+TICK = "select pgq.force_tick('q'), pgq.ticker('q')"
+# Events with payloads of 110 bytes.
+FLIGHTS = """
+select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))
+  from generate_series(1, %d) n
+"""
+
 # An event table without a queue, for work by hand.
 PLAIN_TABLE = """
 create sequence plain_id;
@@ -103,6 +112,15 @@ def database(server: Server, name: str, *scripts: str) -> str:
             with conn.transaction():
                 conn.execute(script.encode())
     return server.dsn_of(name)
+
+
+def fill(conn: Connection, inserts: Iterable[str]) -> None:
+    """Execute each, with a tick after it. A registered consumer keeps the events."""
+    conn.execute(KEEPER)
+    for insert in inserts:
+        conn.execute(insert.encode())
+        conn.execute(TICK)
+    conn.execute("vacuum analyze")
 
 
 def with_settings(dsn: str, **settings: str | bool) -> str:

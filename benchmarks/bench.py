@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partialmethod
 from pathlib import Path
 from typing import TypeVar
 
@@ -142,8 +143,9 @@ class Bench:
         self.result.parts.append(part)
         show(part)
 
-    def at_least(
+    def figure(
         self,
+        bound: str,
         number: str,
         what: str,
         value: Ratio | float,
@@ -152,35 +154,14 @@ class Bench:
         note: str = "",
     ) -> None:
         """Add a figure to reach; ``number`` as in `FIGURES`, a letter for a part."""
-        self._figure(number, what, "at least", value, target, unit, note)
-
-    def at_most(
-        self,
-        number: str,
-        what: str,
-        value: Ratio | float,
-        target: float,
-        unit: str = "x",
-        note: str = "",
-    ) -> None:
-        """Add a figure to stay below."""
-        self._figure(number, what, "at most", value, target, unit, note)
-
-    def _figure(
-        self,
-        number: str,
-        what: str,
-        bound: str,
-        value: Ratio | float,
-        target: float,
-        unit: str,
-        note: str,
-    ) -> None:
         spread = None
         if isinstance(value, Ratio):
             spread = value.low, value.high
             value = value.value
         self.result.figures.append(Figure(number, what, bound, target, value, unit, spread, note))
+
+    at_least = partialmethod(figure, "at least")
+    at_most = partialmethod(figure, "at most")
 
     def done(self) -> Result:
         self.result.seconds = time.monotonic() - self._began

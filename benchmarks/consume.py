@@ -22,14 +22,17 @@ from time import perf_counter
 from typing import TypeAlias
 
 import pgqpy
+from benchmarks._meter import peak_memory
 from benchmarks._result import CHECKOUT
 from benchmarks._servers import (
     CREATE_QUEUE,
+    FLIGHTS,
     OURS,
     PGQ_C,
     PLAIN_TABLE,
     connect,
     database,
+    fill,
     implementations,
 )
 from benchmarks.bench import Bench
@@ -38,12 +41,6 @@ TICK_EVERY = 10_000
 BY_HAND, CONSUMER, CLIENT = "psycopg's COPY", "pgqpy.Consumer", "python3-pgq"
 CLIENT_WHOLE = "python3-pgq, whole batches"
 
-# A registered consumer keeps the events, and with them the first tick.
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
-FILL = """
-select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))
-  from generate_series(1, %d) n
-"""
 REWIND = (
     "select pgq.unregister_consumer('q', 'counter')",
     "select pgq.register_consumer_at('q', 'counter', 1)",
@@ -89,11 +86,11 @@ class Notes:
 
     def __init__(self, a_tenth: int) -> None:
         self.a_tenth = a_tenth
-        self.before = most_memory()
+        self.before = peak_memory()
         self.memory: list[int] = []
 
     def take(self) -> None:
-        self.memory.append(most_memory() - self.before)
+        self.memory.append(peak_memory() - self.before)
 
 
 class Counter(pgqpy.Consumer):
@@ -140,12 +137,6 @@ def read(reader: Reader, a_tenth: int, dsn: str) -> Reading:
     took = perf_counter() - began
     notes.take()
     return Reading(took, events, notes.memory)
-
-
-def most_memory() -> int:
-    """The peak memory of this process in kB. getrusage() would include the parent's."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def read_by_client(lazy_fetch: int, a_tenth: int, dsn: str) -> Reading:
@@ -201,12 +192,9 @@ def run(bench: Bench) -> None:
         def filled(name: str, implementation: str) -> str:
             dsn = database(server, name, scripts[implementation], CREATE_QUEUE, PLAIN_TABLE)
             with connect(dsn) as conn:
-                conn.execute(KEEPER)
-                for _ in range(0, count, TICK_EVERY):
-                    conn.execute((FILL % TICK_EVERY).encode())
-                    conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+                fill(conn, [FLIGHTS % TICK_EVERY] * (count // TICK_EVERY))
                 conn.execute("insert into plain select * from pgq.event_template")
-                conn.execute("vacuum analyze")
+                conn.execute("vacuum analyze plain")
             return dsn
 
         bench.say("Filling the queues")

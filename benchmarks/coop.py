@@ -12,7 +12,7 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 
 import pgqpy
-from benchmarks._servers import CREATE_QUEUE, connect, database
+from benchmarks._servers import CREATE_QUEUE, connect, database, fill
 from benchmarks.bench import Bench
 from pgqpy.schema import schema_sql
 
@@ -21,8 +21,6 @@ TICK_EVERY = 50
 WORKERS = 8
 ONE, MANY = "1 worker", f"{WORKERS} workers"
 
-# A registered consumer keeps the events, and with them the first tick.
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = "select count(pgq.insert_event('q', 'type', n::text)) from generate_series(1, %d) n"
 REWIND = "select pgq.register_consumer_at('q', 'shared', 1)"
 
@@ -76,11 +74,9 @@ def process(dsn: str, workers: int, count: int) -> float:
 def run(bench: Bench) -> None:
     count, rounds = bench.choose((8_000, 3), quick=(800, 1))
     with bench.server() as server:
-        dsn = database(server, "coop", schema_sql(), CREATE_QUEUE, KEEPER)
+        dsn = database(server, "coop", schema_sql(), CREATE_QUEUE)
         with connect(dsn) as conn:
-            for _ in range(count // TICK_EVERY):
-                conn.execute((FILL % TICK_EVERY).encode())
-                conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+            fill(conn, [FILL % TICK_EVERY] * (count // TICK_EVERY))
         contest = bench.contest(
             "Events whose processing takes 5 ms",
             {

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier, Event
 
 import pgqpy
-from benchmarks._servers import CREATE_QUEUE, Connection, connect, database
+from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, Connection, connect, database
 from benchmarks.bench import Bench
 from pgqpy.schema import schema_sql
 
@@ -36,7 +36,6 @@ ONE_ASYNC = "1 worker, asyncio"
 MANY_KEYS = f"{WORKERS} workers, asyncio, {AT_ONCE} keys at a time"
 PLAIN = "a plain consumer"
 
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
 DONE = """
 select bool_and(sub_last_tick = newest)
   from pgq.subscription
@@ -249,7 +248,7 @@ def fill(dsn: str, count: int) -> Counter[str]:
                 events.append(("e", str(counts[key]), key))
             with conn.transaction():
                 pgqpy.Producer("q").insert_events(conn, events)
-            conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+            conn.execute(TICK)
         conn.execute("vacuum analyze")
     return counts
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import psutil
 
+from benchmarks._beside import READS, WRITES, held_open
 from benchmarks._pgbench import producers
 from benchmarks._servers import (
     CREATE_QUEUE,
@@ -36,7 +37,6 @@ from pgqpy.embedded import Server
 
 RATE = 1_000
 PRODUCE = 'select pgq.insert_event(\'q\', \'type\', \'{"id": 1, "origin": "EWR", "dest": "IAH"}\')'
-OUTLIVING = ("select txid_current()", "set transaction isolation level repeatable read; select 1")
 DEAD = """
 select c.relname, s.n_dead_tup, pg_total_relation_size(c.oid) / 1024
   from pg_stat_all_tables s join pg_class c on c.oid = s.relid
@@ -162,7 +162,7 @@ def measure(
         began = time.time()
         time.sleep(60 * before)
         opened = time.time()
-        with held_open(dsn):
+        with held_open(dsn, WRITES, READS):
             time.sleep(60 * minutes)
             ended = time.time()
             with connect(dsn) as conn:
@@ -170,13 +170,3 @@ def measure(
             # Events inserted until the end are delivered after it.
             time.sleep(5)
     return Held(group.records[0], began, opened, ended, dead)
-
-
-@contextmanager
-def held_open(dsn: str) -> Iterator[None]:
-    """Hold two transactions open: one has an id, the other a snapshot."""
-    with connect(dsn) as writing, connect(dsn) as reading:
-        for conn, first in zip((writing, reading), OUTLIVING, strict=True):
-            conn.execute("begin")
-            conn.execute(first.encode())
-        yield

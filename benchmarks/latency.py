@@ -12,11 +12,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 
+from benchmarks._beside import processes
 from benchmarks._meter import Meter, Party
 from benchmarks._program import Handled, python_program
 from benchmarks._servers import connect, database, ticker
@@ -24,7 +24,6 @@ from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
 PGQPY = python_program("pgqpy")
-SPAWN = get_context("spawn")
 
 TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
 
@@ -57,7 +56,7 @@ def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
                 yield float(data), ticks[place].tick_id
 
 
-def listen(dsn: str, pipe: Pipe) -> None:
+def listen(pipe: Pipe, dsn: str) -> None:
     """Note the time of each tick's notification; send the notes on request."""
     heard: dict[int, float] = {}
     with connect(dsn) as conn:
@@ -70,19 +69,6 @@ def listen(dsn: str, pipe: Pipe) -> None:
     pipe.send(heard)
 
 
-@contextmanager
-def listener(dsn: str) -> Iterator[Pipe]:
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=listen, args=(dsn, theirs), daemon=True)
-    process.start()
-    try:
-        ours.recv()
-        yield ours
-    finally:
-        process.terminate()
-        process.join()
-
-
 def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
     dsn = database(server, "busy")
     PGQPY.install(dsn)
@@ -90,7 +76,7 @@ def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
     with (
         ticker(dsn) as daemon,
         PGQPY.work(dsn, count, seconds + 30) as work,
-        listener(dsn) as pipe,
+        processes(listen, [(dsn,)]) as (_, [pipe]),
         connect(dsn) as conn,
     ):
         time.sleep(1)

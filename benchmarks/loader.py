@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks._servers import CREATE_QUEUE, connect, database
+from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, connect, database
 from benchmarks.bench import Bench
 from pgqpy.schema import schema_sql
 from pgqpy_consumers.settings import build
@@ -38,8 +38,6 @@ UPDATE = f"update flight set delay = delay + 1, carrier = 'B6' where {SOME}"
 DELETE = f"delete from flight where {SOME}"
 
 CAPTURE = "select pgq.capture_table('flight', 'q')"
-# A registered consumer keeps the events, and with them the first tick.
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
 REWIND = "select pgq.register_consumer_at('q', 'table_loader', 1)"
 FORGET = "select pgq_ext.forget_consumer('table_loader', 'q')"
 BEFORE = "truncate flight; insert into flight table before"
@@ -60,7 +58,7 @@ def change(source: str, changes: int) -> None:
                 DELETE.format(seed=-seed, count=part * 2 // 10),
             ):
                 conn.execute(statement.encode())
-            conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+            conn.execute(TICK)
         conn.execute("vacuum analyze")
 
 

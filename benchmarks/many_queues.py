@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
+from benchmarks._beside import thread
 from benchmarks._meter import Meter, Party
 from benchmarks._pgbench import producers
 from benchmarks._servers import OURS, connect, database, implementations, ticker
@@ -146,9 +147,8 @@ def first_inserts(dsn: str, queues: range) -> list[float]:
 def over_and_over(dsn: str, statements: Sequence[str]) -> Iterator[list[float]]:
     """Execute the statements over and over; gives the seconds of each round."""
     took: list[float] = []
-    done = threading.Event()
 
-    def work() -> None:
+    def work(done: threading.Event) -> None:
         with connect(dsn) as conn:
             while not done.is_set():
                 began = time.monotonic()
@@ -156,10 +156,5 @@ def over_and_over(dsn: str, statements: Sequence[str]) -> Iterator[list[float]]:
                     conn.execute(statement.encode())
                 took.append(time.monotonic() - began)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with thread(work):
         yield took
-    finally:
-        done.set()
-        thread.join()

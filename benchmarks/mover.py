@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks._servers import CREATE_QUEUE, PLAIN_TABLE, connect, database
+from benchmarks._servers import CREATE_QUEUE, FLIGHTS, PLAIN_TABLE, connect, database, fill
 from benchmarks.bench import Bench
 from pgqpy.schema import schema_sql
 from pgqpy_consumers._event_copy import COLUMNS
@@ -21,12 +21,6 @@ from pgqpy_consumers.queue_mover import QueueMover
 TICK_EVERY = 10_000
 BY_HAND, MOVER = "COPY out | COPY in", "pgqpy, queue_mover"
 
-# A registered consumer keeps the events, and with them the first tick.
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
-FILL = """
-select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))
-  from generate_series(1, %d) n
-"""
 REWIND = "select pgq.register_consumer_at('q', 'queue_mover', 1)"
 FORGET = "select pgq_ext.forget_consumer('queue_mover', 'q')"
 
@@ -67,14 +61,10 @@ def run(bench: Bench) -> None:
     count, rounds = bench.choose((1_000_000, 5), quick=(20_000, 1))
     with bench.server(autovacuum=False) as server:
         schema = schema_sql()
-        source = database(server, "source", schema, CREATE_QUEUE, KEEPER)
+        source = database(server, "source", schema, CREATE_QUEUE)
         target = database(server, "target", schema, CREATE_QUEUE, PLAIN_TABLE)
         with connect(source) as conn:
-            for _ in range(count // TICK_EVERY):
-                conn.execute((FILL % TICK_EVERY).encode())
-                conn.execute("select pgq.force_tick('q')")
-                conn.execute("select pgq.ticker('q')")
-            conn.execute("vacuum analyze")
+            fill(conn, [FLIGHTS % TICK_EVERY] * (count // TICK_EVERY))
         psql = server.bin_dir / "psql"
         contest = bench.contest(
             "From one database to another",

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Literal, TypeAlias
 
 import psutil
 
 import pgqpy
+from benchmarks import _beside
+from benchmarks._beside import SPAWN
 from benchmarks._servers import connect
 
 Position: TypeAlias = tuple[str, str]
@@ -25,8 +26,6 @@ Position: TypeAlias = tuple[str, str]
 
 Kind: TypeAlias = Literal["watch", "tally", "poll"]
 """The kind of a reader with its own process: `Watch`, `Tally`, or `poll` for any PgQ."""
-
-SPAWN = get_context("spawn")
 
 PAUSE = 0.1
 """Seconds between two polls."""
@@ -138,29 +137,15 @@ def readers(
     They stop at the end of the block, if not before.
     """
     total = SPAWN.Value("q", 0)
-    started, pipes = [], []
-    for number in range(processes):
-        ours, theirs = SPAWN.Pipe()
-        process = SPAWN.Process(
-            target=_run, args=(dsn, positions[number::processes], kind, theirs, total), daemon=True
-        )
-        process.start()
-        started.append(process)
-        pipes.append(ours)
-    try:
-        for pipe in pipes:
-            pipe.recv()
-        group = Readers([psutil.Process(process.pid) for process in started], pipes, total)
+    calls = [(dsn, positions[number::processes], kind, total) for number in range(processes)]
+    with _beside.processes(_run, calls) as (pids, pipes):
+        group = Readers([psutil.Process(pid) for pid in pids], pipes, total)
         yield group
         if not group.records:
             group.stop()
-    finally:
-        for process in started:
-            process.terminate()
-            process.join(10)
 
 
-def _run(dsn: str, positions: Sequence[Position], kind: Kind, pipe: Pipe, total: Any) -> None:
+def _run(pipe: Pipe, dsn: str, positions: Sequence[Position], kind: Kind, total: Any) -> None:
     """Consume until SIGTERM, then send the record."""
     record = Record()
     if len(positions) > 1:

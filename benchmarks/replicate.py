@@ -12,13 +12,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks._servers import CREATE_QUEUE, connect, database, ticker
+from benchmarks._beside import sampling
+from benchmarks._servers import CREATE_QUEUE, Connection, connect, database, ticker
 from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
@@ -32,8 +32,6 @@ IN_STEP = "select bool_and(rpt_state = 'in_step') from pgq_ext.replica_table"
 LAG = """
 select extract(epoch from clock_timestamp() - max(prg_tick_time))::float from pgq_ext.progress
 """
-SAMPLE = 0.25
-"""Seconds between two samples of the lag."""
 
 
 def run(bench: Bench) -> None:
@@ -59,8 +57,10 @@ def run(bench: Bench) -> None:
                     time.sleep(0.1)
             copied = time.perf_counter() - began
             bench.say("pgbench with replicate")
-            with _watching(target) as lags:
+            start = time.time()
+            with sampling(target, _lag) as samples:
                 rates["replicated"] = _tpc_b(server, source, seconds)
+            lags = [(moment - start, lag) for moment, lag in samples]
             began = time.perf_counter()
             comparer = Comparer(source, target, "q", "replicate")
             differences = 0
@@ -73,7 +73,7 @@ def run(bench: Bench) -> None:
                 differences += len(comparer.compare(each).differences)
     assert differences == 0, f"{differences} rows differ"
     first, last = (
-        _median(lags, seconds * start / 3, seconds * end / 3) for start, end in ((0, 1), (2, 3))
+        _median(lags, seconds * begin / 3, seconds * end / 3) for begin, end in ((0, 1), (2, 3))
     )
     bench.table(
         f"TPC-B, {CLIENTS} clients, scale {scale}",
@@ -101,6 +101,11 @@ def run(bench: Bench) -> None:
         "s",
         note="With comparing a small table.",
     )
+
+
+def _lag(conn: Connection) -> float:
+    [(lag,)] = conn.execute(LAG).fetchall()
+    return float(lag)
 
 
 def _median(lags: Sequence[tuple[float, float]], start: float, end: float) -> float:
@@ -145,25 +150,3 @@ def _replicating(source: str, target: str) -> Iterator[None]:
                     raise RuntimeError(f"replicate ended: {log.read_text()}")
             finally:
                 process.terminate()
-
-
-@contextmanager
-def _watching(target: str) -> Iterator[list[tuple[float, float]]]:
-    """Samples of the lag, with their times."""
-    lags: list[tuple[float, float]] = []
-    done = threading.Event()
-    began = time.monotonic()
-
-    def work() -> None:
-        with connect(target) as conn:
-            while not done.wait(SAMPLE):
-                [(lag,)] = conn.execute(LAG).fetchall()
-                lags.append((time.monotonic() - began, lag))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield lags
-    finally:
-        done.set()
-        thread.join()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing.connection import Connection as Pipe
 
+from benchmarks._beside import processes
 from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
@@ -24,7 +25,7 @@ from benchmarks._servers import (
     ticker,
 )
 from benchmarks.bench import Bench
-from benchmarks.readers import SPAWN, Readers, readers
+from benchmarks.readers import Readers, readers
 from pgqpy import Producer
 
 PERIOD, MAINTENANCE, TABLES = 10, 5, 3
@@ -63,7 +64,7 @@ def run(bench: Bench) -> None:
             readers(dsn, [("q", "reader")], kind="tally") as group,
         ):
             each = bytes_of_an_event(conn)
-            with producing(dsn):
+            with processes(produce, [(dsn,)]):
                 samples = list(watch(conn, group, seconds))
 
     last = samples[-1]
@@ -141,19 +142,9 @@ def points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
     return list(zip(x, y, strict=True))
 
 
-@contextmanager
-def producing(dsn: str) -> Iterator[None]:
-    process = SPAWN.Process(target=produce, args=(dsn,), daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.join()
-
-
-def produce(dsn: str) -> None:
+def produce(pipe: Pipe, dsn: str) -> None:
     """Produce until terminated."""
+    pipe.send(None)
     producer = Producer("q")
     events = [EVENT] * IN_A_TRANSACTION
     with connect(dsn) as conn:

@@ -6,21 +6,25 @@ and consumer on the same machine; before and after, a client inserts 100 events 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
+from benchmarks._beside import sampling
 from benchmarks._pgbench import producers
-from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, implementations, ticker
+from benchmarks._servers import CREATE_QUEUE, OURS, Connection, database, implementations, ticker
 from benchmarks.bench import Bench
 from benchmarks.readers import Readers, readers
 
 CLIENTS = 8
 PRODUCE = 'select pgq.insert_event(\'q\', \'type\', \'{"id": 1, "origin": "EWR", "dest": "IAH"}\')'
 INSERTED = "select pg_sequence_last_value(queue_event_seq_id) from pgq.queue"
-SAMPLE = 0.25
-"""Seconds between two samples of the backlog."""
+
+
+def behind(group: Readers, conn: Connection) -> float:
+    """The number of waiting events."""
+    processed = group.events
+    [(inserted,)] = conn.execute(INSERTED).fetchall()
+    return float(max((inserted or 0) - processed, 0))
 
 
 def run(bench: Bench) -> None:
@@ -31,7 +35,7 @@ def run(bench: Bench) -> None:
         with (
             ticker(dsn),
             readers(dsn, [("q", "reader")]) as group,
-            watching(dsn, group) as backlog,
+            sampling(dsn, partial(behind, group)) as backlog,
         ):
             with producers(server, dsn, PRODUCE, clients=1, rate=100):
                 time.sleep(calm)
@@ -67,11 +71,11 @@ def run(bench: Bench) -> None:
         "Events inserted and not yet processed",
         x="seconds",
         y="events",
-        lines={"backlog": [(moment - began, behind) for moment, behind in backlog]},
+        lines={"backlog": [(moment - began, events) for moment, events in backlog]},
     )
     middle = (began + until) / 2
     halves = [
-        max((behind for moment, behind in backlog if begin <= moment < end), default=0)
+        max((waiting for moment, waiting in backlog if begin <= moment < end), default=0)
         for begin, end in ((began, middle), (middle, until))
     ]
     bench.table(
@@ -93,25 +97,3 @@ def run(bench: Bench) -> None:
         1.5,
         note=f"in between it was {delays.ms(flood, 99):.0f} ms.",
     )
-
-
-@contextmanager
-def watching(dsn: str, group: Readers) -> Iterator[list[tuple[float, float]]]:
-    """Samples of the number of waiting events, with their times."""
-    backlog: list[tuple[float, float]] = []
-    done = threading.Event()
-
-    def work() -> None:
-        with connect(dsn) as conn:
-            while not done.wait(SAMPLE):
-                processed = group.events
-                [(inserted,)] = conn.execute(INSERTED).fetchall()
-                backlog.append((time.time(), max((inserted or 0) - processed, 0)))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield backlog
-    finally:
-        done.set()
-        thread.join()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from benchmarks._meter import peak_memory
 from benchmarks._result import Cell
-from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, implementations
+from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, fill, implementations
 from benchmarks.bench import Bench
 from benchmarks.spark_session import (
     PARTITIONS,
@@ -40,8 +41,6 @@ SOURCE, SOURCE_ALL = "pgq", "pgq, all columns"
 FROM_JSON, PAYLOAD = "JDBC, from_json", "pgq, payload"
 HEAP = "1g"
 
-# A registered consumer keeps the events.
-KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = """
 select count(pgq.insert_event('q', 'flight', json_build_object(
            'id', 1000000 + n, 'origin', (array['EWR', 'JFK', 'LGA'])[1 + n %% 3],
@@ -130,8 +129,7 @@ def most_memory(reading: Reading, first: int, last: int) -> tuple[float, float]:
 
 
 def most(process: psutil.Process) -> float:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    return peak_memory(process.pid) / 1024
 
 
 def measure_memory(bench: Bench, reading: Reading) -> None:
@@ -180,11 +178,8 @@ def run(bench: Bench) -> None:
         dsn = tcp(database(server, "read", implementations(server)[OURS], CREATE_QUEUE), address)
         bench.say("Filling the queue")
         with connect(dsn) as conn:
-            conn.execute(KEEPER)
-            for first in range(1, count, TICK_EVERY):
-                conn.execute((FILL % (first, first + TICK_EVERY - 1)).encode())
-                conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
-            conn.execute("vacuum analyze")
+            firsts = range(1, count, TICK_EVERY)
+            fill(conn, (FILL % (first, first + TICK_EVERY - 1) for first in firsts))
         reading = Reading(spark, dsn, count)
         bench.say("Memory")
         measure_memory(bench, reading)

@@ -13,10 +13,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from benchmarks._beside import processes
 from benchmarks._program import python_program
 from benchmarks._servers import connect, database, ticker
 from benchmarks.bench import Bench
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PGQPY = python_program("pgqpy")
-SPAWN = get_context("spawn")
 A_SECOND = 10
 """Transactions a second of the fast producer."""
 
@@ -47,25 +47,14 @@ select coalesce(pg_sequence_last_value(queue_event_seq::regclass), 0)
 """
 
 
-def produce(dsn: str, rate: int) -> None:
+def produce(pipe: Pipe, dsn: str, rate: int) -> None:
+    pipe.send(None)
     with connect(dsn) as conn:
         due = time.monotonic()
         while True:
             conn.execute(INSERT, [rate // A_SECOND])
             due += 1 / A_SECOND
             time.sleep(max(due - time.monotonic(), 0))
-
-
-@contextmanager
-def producer(dsn: str, rate: int) -> Iterator[None]:
-    process = SPAWN.Process(target=produce, args=(dsn, rate), daemon=True)
-    process.start()
-    try:
-        yield
-        assert process.is_alive(), "the producer has failed"
-    finally:
-        process.terminate()
-        process.join()
 
 
 @contextmanager
@@ -106,7 +95,7 @@ def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: 
         ticker(dsn),
         streaming(spark, dsn, lambda writer: writer.format("noop")) as query,
         connect(dsn) as conn,
-        producer(dsn, rate),
+        processes(produce, [(dsn, rate)]),
     ):
         while in_sink(query) < rate // A_SECOND and query.isActive:
             time.sleep(0.1)

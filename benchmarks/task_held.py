@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
+from benchmarks._beside import READS, held_open
 from benchmarks._pgbench import producers
 from benchmarks._servers import OURS, connect, database, implementations
 from benchmarks.bench import Bench
@@ -20,7 +20,6 @@ from benchmarks.task_workers import CREATE_TASKS, PUSH, Workers, workers
 
 RATE = 2_000
 WORKERS = 4
-OUTLIVING = (PUSH, "set transaction isolation level repeatable read; select 1")
 DEAD = """
 select c.relname, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(c.oid) / 1024,
        round(100.0 * s.n_tup_hot_upd / nullif(s.n_tup_upd, 0), 1)::float8
@@ -42,7 +41,7 @@ def run(bench: Bench) -> None:
             start = time.time()
             time.sleep(60 * window)
             moments["before"] = time.time()
-            with held_open(dsn):
+            with held_open(dsn, PUSH, READS):
                 time.sleep(60 * minutes)
                 moments["at the end"] = time.time()
                 with connect(dsn) as conn:
@@ -93,13 +92,3 @@ def medians(
     times = [start + number * step for number in range(int((end - start) / step))]
     found = [(begin, group.between(begin, begin + step)) for begin in times]
     return [((begin - start) / 60, 1000 * statistics.median(took)) for begin, took in found if took]
-
-
-@contextmanager
-def held_open(dsn: str) -> Iterator[None]:
-    """Hold two transactions open: one has an id and has pushed, the other has a snapshot."""
-    with connect(dsn) as writing, connect(dsn) as reading:
-        for conn, first in zip((writing, reading), OUTLIVING, strict=True):
-            conn.execute("begin")
-            conn.execute(first.encode())
-        yield

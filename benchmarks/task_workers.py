@@ -9,13 +9,11 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
+from benchmarks._beside import SPAWN, processes
 from benchmarks._servers import connect
-
-SPAWN = get_context("spawn")
 
 CREATE_TASKS = "select pgq_task.create_queue('q')"
 PAYLOAD = '{"id": 12345, "name": "some customer", "address": "a street of a town, number five"}'
@@ -73,27 +71,14 @@ class Workers:
 def workers(dsn: str, count: int) -> Iterator[Workers]:
     """Run workers; they are connected when the block begins, and stop at its end if not before."""
     done = [SPAWN.Value("q", 0, lock=False) for _ in range(count)]
-    started, pipes = [], []
-    for number in range(count):
-        ours, theirs = SPAWN.Pipe()
-        process = SPAWN.Process(target=_work, args=(dsn, theirs, done[number]), daemon=True)
-        process.start()
-        started.append(process)
-        pipes.append(ours)
-    try:
-        for pipe in pipes:
-            pipe.recv()
+    with processes(_work, [(dsn, own) for own in done]) as (_, pipes):
         group = Workers(pipes, done)
         yield group
         if not group.claims:
             group.stop()
-    finally:
-        for process in started:
-            process.terminate()
-            process.join(10)
 
 
-def _work(dsn: str, pipe: Pipe, done: Any) -> None:
+def _work(pipe: Pipe, dsn: str, done: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     claims, name = Claims(), f"worker {threading.get_native_id()}"
     with connect(dsn) as conn:

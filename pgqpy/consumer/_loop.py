@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 from psycopg.rows import dict_row
@@ -75,6 +75,8 @@ class Batches:
     pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: The class of the batches.
+    _kind: ClassVar[Callable[..., Batch]] = Batch
 
     def __init__(self, consumer: Hooks) -> None:
         self._consumer = consumer
@@ -138,15 +140,10 @@ class Batches:
         wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
         return next_batch(*wanted, with_tick=self._with_tick)
 
-    def _made(
-        self,
-        session: Session,
-        row: dict[str, Any],
-        kind: Callable[..., Batch] = Batch,
-    ) -> Batch:
+    def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
-        return kind(
+        return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
@@ -161,6 +158,7 @@ class Batches:
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
             source=session.reading() if rows is None else rows,
+            **more,
         )
 
     def _warn(self, message: str, *arguments: object) -> None:

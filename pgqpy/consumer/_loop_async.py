@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 from psycopg.rows import dict_row
@@ -72,6 +72,8 @@ class AsyncBatches:
     pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: The class of the batches.
+    _kind: ClassVar[Callable[..., AsyncBatch]] = AsyncBatch
 
     def __init__(self, consumer: AsyncHooks) -> None:
         self._consumer = consumer
@@ -137,15 +139,10 @@ class AsyncBatches:
         wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
         return next_batch(*wanted, with_tick=self._with_tick)
 
-    async def _made(
-        self,
-        session: AsyncSession,
-        row: dict[str, Any],
-        kind: Callable[..., AsyncBatch] = AsyncBatch,
-    ) -> AsyncBatch:
+    async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
-        return kind(
+        return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
@@ -160,6 +157,7 @@ class AsyncBatches:
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
             source=await session.reading() if rows is None else rows,
+            **more,
         )
 
     def _warn(self, message: str, *arguments: object) -> None:

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, Unpack
 
@@ -100,6 +99,7 @@ class _SharedBatches(Batches):
     """Batches of a worker, with a heartbeat while it has one."""
 
     _consumer: CoopConsumer
+    _kind = _SharedBatch
 
     def __init__(self, consumer: CoopConsumer) -> None:
         super().__init__(consumer)
@@ -161,14 +161,8 @@ class _SharedBatches(Batches):
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
         return _NEXT_BATCH, [*self._member, *options]
 
-    def _made(
-        self,
-        session: Session,
-        row: dict[str, Any],
-        kind: Callable[..., Batch] = Batch,
-    ) -> Batch:
-        kind = partial(_SharedBatch, worker=self._consumer.worker_name)
-        return super()._made(session, row, kind)
+    def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
+        return super()._made(session, row, worker=self._consumer.worker_name)
 
     # --- in the heartbeat's thread
 

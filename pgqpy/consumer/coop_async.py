@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, Unpack
 
@@ -98,6 +97,7 @@ class _AsyncSharedBatches(AsyncBatches):
     """Batches of a worker, with a heartbeat while it has one."""
 
     _consumer: AsyncCoopConsumer
+    _kind = _AsyncSharedBatch
 
     def __init__(self, consumer: AsyncCoopConsumer) -> None:
         super().__init__(consumer)
@@ -159,14 +159,8 @@ class _AsyncSharedBatches(AsyncBatches):
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
         return _NEXT_BATCH, [*self._member, *options]
 
-    async def _made(
-        self,
-        session: AsyncSession,
-        row: dict[str, Any],
-        kind: Callable[..., AsyncBatch] = AsyncBatch,
-    ) -> AsyncBatch:
-        kind = partial(_AsyncSharedBatch, worker=self._consumer.worker_name)
-        return await super()._made(session, row, kind)
+    async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
+        return await super()._made(session, row, worker=self._consumer.worker_name)
 
     # --- in the heartbeat's thread
 

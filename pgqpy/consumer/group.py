@@ -210,6 +210,7 @@ class _GroupBatches(Batches):
 
     # Other partitions go on.
     pauses = False
+    _kind = GroupBatch
     _consumer: GroupConsumer
 
     def __init__(self, consumer: GroupConsumer) -> None:
@@ -339,8 +340,8 @@ class _GroupBatches(Batches):
             self._parked_first = False
             return self._open_parked(conn, member)
         self._after = row["partition"]
-        kind = partial(GroupBatch, partition=self._after, generation=row["generation"])
-        batch = cast(GroupBatch, self._made(session, row, kind))
+        place = {"partition": self._after, "generation": row["generation"]}
+        batch = cast(GroupBatch, self._made(session, row, **place))
         if consumer.concurrency > 1:
             batch.read_keys(conn)
         return batch

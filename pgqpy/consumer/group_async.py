@@ -212,6 +212,7 @@ class _AsyncGroupBatches(AsyncBatches):
 
     # Other partitions go on.
     pauses = False
+    _kind = AsyncGroupBatch
     _consumer: AsyncGroupConsumer
 
     def __init__(self, consumer: AsyncGroupConsumer) -> None:
@@ -343,8 +344,8 @@ class _AsyncGroupBatches(AsyncBatches):
             self._parked_first = False
             return await self._open_parked(conn, member)
         self._after = row["partition"]
-        kind = partial(AsyncGroupBatch, partition=self._after, generation=row["generation"])
-        batch = cast(AsyncGroupBatch, await self._made(session, row, kind))
+        place = {"partition": self._after, "generation": row["generation"]}
+        batch = cast(AsyncGroupBatch, await self._made(session, row, **place))
         if consumer.concurrency > 1:
             await batch.read_keys(conn)
         return batch
