@@ -22,7 +22,7 @@ DOCS = CHECKOUT / "docs"
 GENERATED = "<!-- Written by `python -m benchmarks`: change benchmarks/, not this. -->\n"
 INTRO = Path(__file__).parent / "intro.md"
 
-# The page includes these pictures; all others are only in the folder of the run.
+# The parts that have a picture.
 PICTURES = {"insert-1", "capture-2", "latency-1", "peers-1", "held_xmin-1", "task_work-1"}
 
 # The measured part of a section, after the benchmark's docstring, begins with one of these.

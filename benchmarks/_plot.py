@@ -1,4 +1,4 @@
-"""The plots of docs/benchmarks.md: bars for contests, dots for delays, lines for series."""
+"""The plots of docs/benchmarks.md: bars for contests, dots for delays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from benchmarks._result import Contest, Delays, Part, Series, Table
 from benchmarks._show import number
 
 OURS, OTHERS, INK, FAINT = "#1f6f8b", "#a9b4bd", "#333b42", "#dfe4e8"
-LINES = (OURS, "#c1666b", "#d4a84b", "#6b8f71", "#7d6b91", "#8d99a6", "#4a5759", "#b08968")
 
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -37,7 +36,7 @@ WIDTH = 7.2
 
 def plot(part: Part, file: Path) -> bool:
     """Draw a part into a file. False if there is nothing to plot."""
-    if isinstance(part, Table):
+    if isinstance(part, Table | Series):
         return False
     with mpl.rc_context(STYLE):
         match part:
@@ -45,8 +44,6 @@ def plot(part: Part, file: Path) -> bool:
                 figure = contest(part)
             case Delays():
                 figure = delays(part)
-            case Series():
-                figure = series(part)
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
         plt.close(figure)
@@ -91,23 +88,6 @@ def delays(part: Delays) -> Any:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(len(part.percentiles) - 0.5, -0.7)
-    return figure
-
-
-def series(part: Series) -> Any:
-    figure, axes = plt.subplots(figsize=(WIDTH, 2.8), layout="constrained")
-    for (name, points), shade in zip(part.lines.items(), LINES * 2, strict=False):
-        axes.plot(*zip(*points, strict=True), color=shade, linewidth=1.5, label=name)
-    axes.set_title(part.title, loc="left", fontsize=10)
-    axes.set_xlabel(part.x)
-    axes.set_xscale(part.x_scale)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.set_ylabel(part.y)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.grid(visible=True, axis="y")
-    if len(part.lines) > 1:
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 

@@ -106,12 +106,9 @@ class Series:
 
     kind: ClassVar = "series"
     title: str
-    x: str
-    """The quantity and its unit."""
     y: str
+    """The quantity and its unit."""
     lines: dict[str, list[tuple[float, float]]]
-    x_scale: str = "linear"
-    """"linear" or "log"."""
 
 
 Part: TypeAlias = Contest | Table | Delays | Series

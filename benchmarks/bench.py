@@ -127,17 +127,10 @@ class Bench:
         self.add(Table(title, list(columns), [list(row) for row in rows]))
 
     def series(
-        self,
-        title: str,
-        *,
-        x: str,
-        y: str,
-        lines: Mapping[str, Sequence[tuple[float, float]]],
-        x_scale: str = "linear",
+        self, title: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]
     ) -> None:
-        """Add values over time, shown as a line chart."""
-        points = {name: list(line) for name, line in lines.items()}
-        self.add(Series(title, x, y, points, x_scale))
+        """Add values over time; ``y`` is their unit."""
+        self.add(Series(title, y, {name: list(line) for name, line in lines.items()}))
 
     def add(self, part: Part) -> None:
         self.result.parts.append(part)

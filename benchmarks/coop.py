@@ -7,13 +7,13 @@ Each worker is a process; the handler sleeps. The events are in the queue before
 from __future__ import annotations
 
 import time
-from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Barrier
+from multiprocessing.connection import Connection as Pipe
 
 import pgqpy
+from benchmarks._beside import processes
 from benchmarks._servers import CREATE_QUEUE, connect, database, fill
 from benchmarks.bench import Bench
+from benchmarks.readers import Starting
 from pgqpy.schema import schema_sql
 
 HANDLER = 0.005
@@ -25,19 +25,11 @@ FILL = "select count(pgq.insert_event('q', 'type', n::text)) from generate_serie
 REWIND = "select pgq.register_consumer_at('q', 'shared', 1)"
 
 
-class Worker(pgqpy.CoopConsumer):
+class Worker(Starting, pgqpy.CoopConsumer):
     queue = "q"
     consumer = "shared"
     batch_size = TICK_EVERY
-    barrier: Barrier
     events = 0
-    begun = False
-
-    def wants_batch(self, conn: pgqpy.Connection) -> bool:
-        if not self.begun:
-            self.begun = True
-            self.barrier.wait()
-        return True
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         time.sleep(HANDLER)
@@ -46,28 +38,23 @@ class Worker(pgqpy.CoopConsumer):
         self.events += stats.events
 
 
-def work(dsn: str, barrier: Barrier, events: SimpleQueue[int]) -> None:
+def work(pipe: Pipe, dsn: str) -> None:
     worker = Worker(dsn)
-    worker.barrier = barrier
+    worker.pipe = pipe
     worker.run(until_empty=True)
-    events.put(worker.events)
+    pipe.send(worker.events)
 
 
 def process(dsn: str, workers: int, count: int) -> float:
     with connect(dsn) as conn:
         conn.execute(REWIND)
-    context = get_context("spawn")
-    barrier, events = context.Barrier(workers + 1), context.SimpleQueue()
-    processes = [context.Process(target=work, args=(dsn, barrier, events)) for _ in range(workers)]
-    for process in processes:
-        process.start()
-    barrier.wait(60)
-    began = time.perf_counter()
-    done = sum(events.get() for _ in processes)
-    seconds = time.perf_counter() - began
+    with processes(work, [(dsn,)] * workers) as (_, pipes):
+        began = time.perf_counter()
+        for pipe in pipes:
+            pipe.send(None)
+        done = sum(pipe.recv() for pipe in pipes)
+        seconds = time.perf_counter() - began
     assert done == count
-    for process in processes:
-        process.join()
     return seconds
 
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from multiprocessing import get_context
-from multiprocessing.synchronize import Barrier, Event
+from multiprocessing.connection import Connection as Pipe
 
 import pgqpy
+from benchmarks._beside import processes
 from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, Connection, connect, database
 from benchmarks.bench import Bench
+from benchmarks.readers import Starting
 from pgqpy.schema import schema_sql
 
 HANDLER = 0.001
@@ -49,21 +49,11 @@ create table disorder (batch bigint, key text)
 """
 
 
-class Worker(pgqpy.GroupConsumer):
+class Sleeper(Starting, pgqpy.GroupConsumer):
     queue = "q"
     consumer = "g"
     poll_interval = 0.05
-    go: Barrier
-    begun = False
 
-    def wants_batch(self, conn: pgqpy.Connection) -> bool:
-        if not self.begun:
-            self.begun = True
-            self.go.wait()
-        return True
-
-
-class Sleeper(Worker):
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         time.sleep(HANDLER)
 
@@ -72,20 +62,21 @@ class AsyncSleeper(pgqpy.AsyncGroupConsumer):
     queue = "q"
     consumer = "g"
     poll_interval = 0.05
-    go: Barrier
+    pipe: Pipe
     begun = False
 
     async def wants_batch(self, conn: pgqpy.AsyncConnection) -> bool:
         if not self.begun:
             self.begun = True
-            await asyncio.to_thread(self.go.wait)
+            self.pipe.send(None)
+            await asyncio.to_thread(self.pipe.recv)
         return True
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
         await asyncio.sleep(HANDLER)
 
 
-class OrderChecker(Worker):
+class OrderChecker(Sleeper):
     """Notes each key's progress, and each batch that does not begin after the one before."""
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
@@ -131,87 +122,45 @@ class PlainNothing(pgqpy.Consumer):
         pass
 
 
-def sleep_one_by_one(dsn: str, go: Barrier, over: Event) -> None:
-    run_until(Sleeper(dsn), go, over)
-
-
-def check_order(dsn: str, go: Barrier, over: Event) -> None:
-    run_until(OrderChecker(dsn), go, over)
-
-
-def run_until(worker: Worker, go: Barrier, over: Event) -> None:
-    def stop() -> None:
-        over.wait()
-        worker.stop()
-
-    threading.Thread(target=stop, daemon=True).start()
-    worker.go = go
+def work(kind: type[Sleeper], pipe: Pipe, dsn: str) -> None:
+    """Work until terminated."""
+    worker = kind(dsn)
+    worker.pipe = pipe
     worker.run()
 
 
-def sleep_with_asyncio(dsn: str, go: Barrier, over: Event) -> None:
-    run_precisely(run_async(dsn, go, over, at_once=1))
-
-
-def sleep_by_keys(dsn: str, go: Barrier, over: Event) -> None:
-    run_precisely(run_async(dsn, go, over, at_once=AT_ONCE))
-
-
-def run_precisely(main: Coroutine[object, object, None]) -> None:
-    """Run with select(), which waits in microseconds: epoll waits in whole milliseconds."""
+def work_with_asyncio(at_once: int, pipe: Pipe, dsn: str) -> None:
+    """Work with select(), which waits in microseconds: epoll waits in whole milliseconds."""
 
     def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
-    with asyncio.Runner(loop_factory=new_loop) as loop:
-        loop.run(main)
-
-
-async def run_async(dsn: str, go: Barrier, over: Event, at_once: int) -> None:
     worker = AsyncSleeper(dsn)
-    worker.go = go
+    worker.pipe = pipe
     worker.concurrency = at_once
-    task = asyncio.create_task(worker.run())
-    await asyncio.to_thread(over.wait)
-    worker.stop()
-    await task
+    with asyncio.Runner(loop_factory=new_loop) as loop:
+        loop.run(worker.run())
 
 
-Work = Callable[[str, Barrier, Event], None]
+Work = Callable[[Pipe, str], None]
 
 
 def process(dsn: str, work: Work, workers: int, guests: int = 0) -> float:
     """Process everything with ``workers`` processes; guests join and leave meanwhile, in turn."""
     with connect(dsn) as conn:
         make_group(conn, PARTITIONS)
-        context = get_context("spawn")
-        go, over = context.Barrier(workers + 1), context.Event()
-        processes = [context.Process(target=work, args=(dsn, go, over)) for _ in range(workers)]
-        for each in processes:
-            each.start()
-        go.wait(120)
-        began = time.perf_counter()
-        while not is_done(conn):
-            if guests and is_half_done(conn, guests):
-                guests -= 1
-                come_and_go(dsn, work)
-            time.sleep(0.02)
-        seconds = time.perf_counter() - began
-        over.set()
-        for each in processes:
-            each.join()
-    return seconds
-
-
-def come_and_go(dsn: str, work: Work) -> None:
-    context = get_context("spawn")
-    go, over = context.Barrier(2), context.Event()
-    guest = context.Process(target=work, args=(dsn, go, over))
-    guest.start()
-    go.wait(120)
-    time.sleep(1)
-    over.set()
-    guest.join()
+        with processes(work, [(dsn,)] * workers) as (_, pipes):
+            began = time.perf_counter()
+            for pipe in pipes:
+                pipe.send(None)
+            while not is_done(conn):
+                if guests and is_half_done(conn, guests):
+                    guests -= 1
+                    with processes(work, [(dsn,)]) as (_, [pipe]):
+                        pipe.send(None)
+                        time.sleep(1)
+                time.sleep(0.02)
+            return time.perf_counter() - began
 
 
 def is_done(conn: Connection) -> bool:
@@ -283,10 +232,10 @@ def run(bench: Bench) -> None:
         contest = bench.contest(
             "Events whose processing takes 1 ms",
             {
-                ONE: partial(process, dsn, sleep_one_by_one, 1),
-                MANY: partial(process, dsn, sleep_one_by_one, WORKERS),
-                ONE_ASYNC: partial(process, dsn, sleep_with_asyncio, 1),
-                MANY_KEYS: partial(process, dsn, sleep_by_keys, WORKERS),
+                ONE: partial(process, dsn, partial(work, Sleeper), 1),
+                MANY: partial(process, dsn, partial(work, Sleeper), WORKERS),
+                ONE_ASYNC: partial(process, dsn, partial(work_with_asyncio, 1), 1),
+                MANY_KEYS: partial(process, dsn, partial(work_with_asyncio, AT_ONCE), WORKERS),
             },
             rounds=rounds,
             items=count,
@@ -299,7 +248,7 @@ def run(bench: Bench) -> None:
         dsn = database(server, "ordered", schema_sql(), CREATE_QUEUE, ORDER_TABLES)
         bench.say(f"Filling in {in_order:,} events")
         counts = fill(dsn, in_order)
-        seconds = process(dsn, check_order, WORKERS, guests=2)
+        seconds = process(dsn, partial(work, OrderChecker), WORKERS, guests=2)
         with connect(dsn) as conn:
             noted: dict[str, int] = dict(
                 conn.execute("select key, number from last_number").fetchall()

@@ -119,7 +119,6 @@ def run(bench: Bench) -> None:
     )
     bench.series(
         f"Batches; transactions are open from minute {before:g} on",
-        x="minutes",
         y="batches a second",
         lines={name: held.series() for name, held in measured.items()},
     )

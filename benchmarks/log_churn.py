@@ -97,7 +97,6 @@ def run(bench: Bench) -> None:
     )
     bench.series(
         "Batches a second",
-        x="tenth",
         y="batches a second",
         lines={name: list(enumerate(queue.rates, start=1)) for name, queue in queues.items()},
     )

@@ -192,10 +192,8 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
     )
     bench.series(
         title,
-        x="thousand items handled since the transaction began",
         y="rate, x before",
         lines=lines,
-        x_scale="log",
     )
 
 

@@ -106,6 +106,20 @@ class AsyncWatch(pgqpy.AsyncConsumer):
         self.total.value += stats.events
 
 
+class Starting(pgqpy.Consumer):
+    """Tells its pipe when it is connected, and begins when that answers."""
+
+    pipe: Pipe
+    begun = False
+
+    def wants_batch(self, conn: pgqpy.Connection) -> bool:
+        if not self.begun:
+            self.begun = True
+            self.pipe.send(None)
+            self.pipe.recv()
+        return True
+
+
 @dataclass(slots=True)
 class Readers:
     """Running consumers."""

@@ -88,7 +88,7 @@ def run(bench: Bench) -> None:
             ("seconds of the first copy", copied),
         ],
     )
-    bench.series("Lag of the target", x="seconds", y="seconds", lines={"lag": lags})
+    bench.series("Lag of the target", y="seconds", lines={"lag": lags})
     # From the middle of the first third to the middle of the last.
     bench.at_least(
         "C6a", "changes applied as they come", 1 - (last - first) / (seconds * 2 / 3), 0.99, "x"

@@ -79,7 +79,6 @@ def run(bench: Bench) -> None:
     minutes = [sample.seconds / 60 for sample in samples]
     bench.series(
         "Size on disk",
-        x="minutes",
         y="MB",
         lines={
             "event tables": points(minutes, [s.tables * megabytes for s in samples]),
@@ -88,7 +87,6 @@ def run(bench: Bench) -> None:
     )
     bench.series(
         "Events read a second, by tenths of the time",
-        x="tenth",
         y="events a second",
         lines={"consumer": points(range(1, 11), tenths)},
     )

@@ -69,7 +69,6 @@ def run(bench: Bench) -> None:
     )
     bench.series(
         "Events inserted and not yet processed",
-        x="seconds",
         y="events",
         lines={"backlog": [(moment - began, events) for moment, events in backlog]},
     )

@@ -110,7 +110,6 @@ def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: 
         [(inserted_last,)] = conn.execute(INSERTED).fetchall()
     bench.series(
         f"Backlog at {rate:,} events a second",
-        x="seconds",
         y="thousand events",
         lines={"inserted, not yet through the sink": backlog},
     )

@@ -56,7 +56,6 @@ def run(bench: Bench) -> None:
     )
     bench.series(
         f"Claims; transactions are open from minute {window:g} to {window + minutes:g}",
-        x="minutes",
         y="ms, the median",
         lines={OURS: medians(group, start, moments)},
     )

@@ -34,7 +34,7 @@ def result() -> Result:
                 "contest", 100, "events", {"theirs": [2.0, 4.0, 8.0], "pgqpy": [1.0, 1.0, 2.0]}
             ),
             Delays.of("delays", {"to event": [n / 1000 for n in range(1, 101)]}),
-            Series("series", "minutes", "events/s", {"one": [(0.0, 1.0), (1.0, 2.0)]}),
+            Series("series", "events/s", {"one": [(0.0, 1.0), (1.0, 2.0)]}),
             Table("table", ["", "kB"], [["rows", 1.5], ["none", None]]),
         ],
     )
