@@ -45,6 +45,7 @@ def processes(
     finally:
         for process in started:
             process.terminate()
+        for process in started:
             process.join(10)
 
 

@@ -66,10 +66,7 @@ def run(bench: Bench) -> None:
             fill(conn, [FILL % TICK_EVERY] * (count // TICK_EVERY))
         contest = bench.contest(
             "Events whose processing takes 5 ms",
-            {
-                ONE: lambda: process(dsn, 1, count),
-                MANY: lambda: process(dsn, WORKERS, count),
-            },
+            {ONE: lambda: process(dsn, 1, count), MANY: lambda: process(dsn, WORKERS, count)},
             rounds=rounds,
             items=count,
             unit="events",

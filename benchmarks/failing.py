@@ -34,10 +34,7 @@ LATER = (
 NOTHING, DEAD_LETTERS, RETRIES = "nothing waits", "dead letters", "retries"
 DELAYED = "delayed events"
 LATER_BURST = "events are inserted for later"
-POLICIES = {
-    DEAD_LETTERS: pgqpy.FixedDelay(0, attempts=1),
-    RETRIES: pgqpy.FixedDelay(24 * 3600),
-}
+POLICIES = {DEAD_LETTERS: pgqpy.FixedDelay(0, attempts=1), RETRIES: pgqpy.FixedDelay(24 * 3600)}
 
 
 class Failing(pgqpy.Consumer):
@@ -145,10 +142,7 @@ def run(bench: Bench) -> None:
                 partial(give_up, dsn, at_once, count),
             ),
             "retries come back": (lambda: None, partial(bring_back, dsn)),
-            LATER_BURST: (
-                lambda: None,
-                partial(delay, dsn, count, "-1 second"),
-            ),
+            LATER_BURST: (lambda: None, partial(delay, dsn, count, "-1 second")),
             "delayed events are delivered": (lambda: None, partial(bring_back, dsn)),
         }
         rates: dict[str, tuple[float, float, float, float]] = {}

@@ -88,10 +88,7 @@ class Held:
         """Minutes, and batches a second."""
         step = max((self.ended - self.began) / 60, 1)
         return [
-            (
-                number * step / 60,
-                self.record.batches_between(begin, begin + step) / step,
-            )
+            (number * step / 60, self.record.batches_between(begin, begin + step) / step)
             for number in range(int((self.ended - self.began) / step))
             if (begin := self.began + number * step)
         ]

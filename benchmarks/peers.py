@@ -190,11 +190,7 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
         ("", "items a second before", "in the last round", "x before", "items handled under it"),
         rows,
     )
-    bench.series(
-        title,
-        y="rate, x before",
-        lines=lines,
-    )
+    bench.series(title, y="rate, x before", lines=lines)
 
 
 def available(bench: Bench, server: Server) -> Iterator[Peer]:

@@ -12,14 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from benchmarks._servers import (
-    CREATE_QUEUE,
-    OURS,
-    PLAIN_TABLE,
-    connect,
-    database,
-    implementations,
-)
+from benchmarks._servers import CREATE_QUEUE, OURS, PLAIN_TABLE, connect, database, implementations
 from benchmarks.bench import Bench
 from benchmarks.spark_session import (
     PARTITIONS,

@@ -3,7 +3,8 @@
 First one by one: eight processes take an item, note the time, finish it, and take the next. These
 are the queues' own workers; pg-boss, whose worker would pause, uses its client with two calls a
 task. Then as each documentation recommends, by two processes; pgqpy's worker takes batches of 100.
-All items are inserted before, and counted while all processes are at work.
+All items are inserted before, into a new database each time, and counted while all processes are at
+work.
 """
 
 from __future__ import annotations

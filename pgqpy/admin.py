@@ -124,12 +124,7 @@ class Admin(_Calls):
         return self._next("next_batch_custom", queue, consumer, min_lag, min_count, min_interval)
 
     def next_batch_upto(
-        self,
-        queue: str,
-        consumer: str,
-        max_count: int,
-        *,
-        min_lag: timedelta | None = None,
+        self, queue: str, consumer: str, max_count: int, *, min_lag: timedelta | None = None
     ) -> NextBatch | None:
         """Open a batch of as many ticks as hold about ``max_count`` events."""
         return self._next("next_batch_upto", queue, consumer, max_count, min_lag)
@@ -209,14 +204,7 @@ class GroupAdmin(_Calls):
         """
         return bool(
             self._value(
-                "create_group",
-                queue,
-                group_name,
-                partitions,
-                key,
-                lease,
-                park_limit,
-                at_tick,
+                "create_group", queue, group_name, partitions, key, lease, park_limit, at_tick
             )
         )
 

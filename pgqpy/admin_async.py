@@ -123,12 +123,7 @@ class AsyncAdmin(_AsyncCalls):
         )
 
     async def next_batch_upto(
-        self,
-        queue: str,
-        consumer: str,
-        max_count: int,
-        *,
-        min_lag: timedelta | None = None,
+        self, queue: str, consumer: str, max_count: int, *, min_lag: timedelta | None = None
     ) -> NextBatch | None:
         """Open a batch of as many ticks as hold about ``max_count`` events."""
         return await self._next("next_batch_upto", queue, consumer, max_count, min_lag)
@@ -208,14 +203,7 @@ class AsyncGroupAdmin(_AsyncCalls):
         """
         return bool(
             await self._value(
-                "create_group",
-                queue,
-                group_name,
-                partitions,
-                key,
-                lease,
-                park_limit,
-                at_tick,
+                "create_group", queue, group_name, partitions, key, lease, park_limit, at_tick
             )
         )
 

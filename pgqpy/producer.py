@@ -142,11 +142,7 @@ class Producer:
         fetch(conn, *delivery.events(self.queue, piece))
         return count + len(piece)
 
-    def _copy(
-        self,
-        conn: Connection,
-        events: Iterable[EventFields],
-    ) -> int:
+    def _copy(self, conn: Connection, events: Iterable[EventFields]) -> int:
         count = 0
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the

@@ -140,9 +140,7 @@ class AsyncProducer:
         return count + len(piece)
 
     async def _copy(
-        self,
-        conn: AsyncConnection,
-        events: Iterable[EventFields] | AsyncIterable[EventFields],
+        self, conn: AsyncConnection, events: Iterable[EventFields] | AsyncIterable[EventFields]
     ) -> int:
         count = 0
         async with conn.cursor(row_factory=tuple_row) as cursor:

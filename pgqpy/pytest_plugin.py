@@ -67,7 +67,7 @@ def pgqpy_template(pgqpy_server: str) -> Iterator[Callable[[Prepare | None], str
 
     A directory or module may override `pgqpy_prepare`, so there is one for each.
     """
-    from pgqpy.testing._databases import drop_database
+    from pgqpy.testing._scratch import drop_database
 
     names: dict[Prepare | None, str] = {}
 
@@ -91,7 +91,7 @@ def pgqpy_template(pgqpy_server: str) -> Iterator[Callable[[Prepare | None], str
 def _make_template(server: str, name: str, prepare: Prepare | None) -> None:
     """Create a database with the schema, and the user's objects."""
     from pgqpy.schema import migrate
-    from pgqpy.testing._databases import create_database, dsn_of
+    from pgqpy.testing._scratch import create_database, dsn_of
 
     dsn = dsn_of(server, name)
     try:
@@ -111,7 +111,7 @@ def pgqpy_dsn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """Connection string of a new database, which PGQPY_DSN names, too, during the test."""
-    from pgqpy.testing._databases import create_database, drop_database, dsn_of
+    from pgqpy.testing._scratch import create_database, drop_database, dsn_of
 
     template = pgqpy_template(pgqpy_prepare)
     name = f"{template}_{uuid4().hex[:12]}"

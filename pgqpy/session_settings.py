@@ -2,7 +2,7 @@
 
 Every connection that we open sets these. Code must not depend on them on a user's connection,
 nor behind a pooler, which lends sessions that others have set up: there, arrays are sent in
-binary (see `pgqpy._wire.arrays`).
+binary (see `pgqpy._wire.statements.Array`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,12 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
+import psycopg
 from psycopg import sql
+from psycopg.abc import DumperKey
+from psycopg.adapt import PyFormat
+from psycopg.types.array import BaseListDumper, ListBinaryDumper
 
-from pgqpy._wire.arrays import Array
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy.errors import InvalidPayload, PayloadTooLarge
 
@@ -92,8 +95,7 @@ def call(function: str, arguments: int = 0) -> bytes:
     return (
         sql.SQL("select * from {}({})")
         .format(
-            sql.Identifier("pgq", function),
-            sql.SQL(", ").join([sql.Placeholder()] * arguments),
+            sql.Identifier("pgq", function), sql.SQL(", ").join([sql.Placeholder()] * arguments)
         )
         .as_bytes(None)
     )
@@ -190,3 +192,31 @@ def _whole_event() -> sql.Composed:
     return sql.SQL("ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), {}").format(
         _columns(NEW_EVENT_COLUMNS)
     )
+
+
+_TEXTS = psycopg.adapters.types["text"].array_oid
+
+
+class Array(list[Any]):
+    """A list that is sent as an array of one dimension, in binary.
+
+    That means the same in every session, and is eight times as fast. In text format, NULL is a
+    string if array_nulls is off.
+    """
+
+
+class ArrayDumper(ListBinaryDumper):
+    """Sends an `Array` in binary; one that holds only NULLs as an array of texts."""
+
+    def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:  # noqa: A002 (psycopg's)
+        return super().get_key(obj, format) if obj else (self.cls, self.cls)
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> BaseListDumper:  # noqa: A002
+        if not obj or self._find_list_element(obj, format) is not None:
+            return super().upgrade(obj, format)
+        dumper = type(self)(self.cls, self._tx)
+        dumper.oid = _TEXTS
+        return dumper
+
+
+psycopg.adapters.register_dumper(Array, ArrayDumper)

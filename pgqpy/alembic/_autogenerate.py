@@ -166,7 +166,7 @@ def compare_captures(
     if not database.installed():
         if declared:
             raise SchemaMissing(
-                "tables are declared to be captured, and the database has no schema pgq",
+                "tables are declared to be captured, and the database has no schema pgq"
             )
         return
     there = database.captured()

@@ -12,9 +12,8 @@ from alembic.autogenerate.render import renderers
 from alembic.operations import MigrateOperation, Operations
 
 from pgqpy.errors import PgqError
-from pgqpy.sqlalchemy._capture import Capture
+from pgqpy.sqlalchemy._capture import Capture, call, capture_table, execute, quoted
 from pgqpy.sqlalchemy._session import translate_errors
-from pgqpy.sqlalchemy._statements import call, capture_table, execute, quoted
 from pgqpy.tasks import TaskColumnNames
 
 _SUBJECT = ("queue", "schema", "table_name", "capture", "names")
@@ -38,6 +37,7 @@ class PgqOp(MigrateOperation):
         return (self.function, *(getattr(self, name) for name in _SUBJECT if hasattr(self, name)))
 
 
+@Operations.implementation_for(PgqOp)
 def _run(operations: Operations, operation: PgqOp) -> None:
     """Execute an operation; offline, print its statements exactly as they are."""
     context = operations.migration_context
@@ -57,7 +57,6 @@ Op = TypeVar("Op", bound=type[PgqOp])
 
 def _operation(cls: Op) -> Op:
     Operations.register_operation(cls.function)(cls)
-    Operations.implementation_for(cls)(_run)
     return cls
 
 
@@ -74,12 +73,7 @@ class CreateQueueOp(PgqOp):
 
     @classmethod
     def create_queue(
-        cls,
-        operations: Operations,
-        queue: str,
-        *,
-        if_not_exists: bool = False,
-        **settings: object,
+        cls, operations: Operations, queue: str, *, if_not_exists: bool = False, **settings: object
     ) -> None:
         """Create a queue; ``settings`` are pgq.set_queue_config's, such as ``ticker_max_lag``.
 
@@ -194,12 +188,7 @@ class ReleaseTableOp(PgqOp):
 
     @classmethod
     def release_table(
-        cls,
-        operations: Operations,
-        table_name: str,
-        queue: str,
-        *,
-        schema: str | None = None,
+        cls, operations: Operations, table_name: str, queue: str, *, schema: str | None = None
     ) -> None:
         """End the capture of a table into a queue; what was captured stays there.
 
@@ -304,8 +293,7 @@ class RemoveTaskColumnsOp(PgqOp):
 
 def register_renderers() -> None:
     """Register the text that autogenerate writes."""
-    for operation in (CreateQueueOp, DropQueueOp, CaptureTableOp, ReleaseTableOp):
-        renderers.dispatch_for(operation, replace=True)(_text)
+    renderers.dispatch_for(PgqOp, replace=True)(_text)
 
 
 def _text(context: AutogenContext, operation: PgqOp) -> str:

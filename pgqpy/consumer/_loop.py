@@ -26,13 +26,7 @@ from pgqpy.admin import Admin
 from pgqpy.connection import Connection
 from pgqpy.consumer._events import RunInPieces
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import (
-    PERMANENT,
-    BatchLost,
-    ConnectionFailed,
-    LeaseLost,
-    PgqError,
-)
+from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import in_short

@@ -23,13 +23,7 @@ from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._events_async import RunInPieces
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import (
-    PERMANENT,
-    BatchLost,
-    ConnectionFailed,
-    LeaseLost,
-    PgqError,
-)
+from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import in_short

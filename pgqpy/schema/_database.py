@@ -90,13 +90,7 @@ def _errors_of_ours() -> Iterator[None]:
 
 SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
 """The schemas that clients use. PgQ installs extensions with these names."""
-ALL_SCHEMAS = (
-    *SCHEMAS,
-    "pgq_ids",
-    "pgq_slots",
-    "pgq_task_queues",
-    "pgq_staging",
-)
+ALL_SCHEMAS = (*SCHEMAS, "pgq_ids", "pgq_slots", "pgq_task_queues", "pgq_staging")
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
@@ -118,8 +112,7 @@ def revision_of(connection: sa.Connection) -> str | None:
     if trusted.fetchone() is None:
         return None
     context = MigrationContext.configure(
-        connection,
-        opts={"version_table": VERSION_TABLE, "version_table_schema": VERSION_SCHEMA},
+        connection, opts={"version_table": VERSION_TABLE, "version_table_schema": VERSION_SCHEMA}
     )
     at = context.get_current_revision()
     if at is not None and at not in {step.id for step in history()}:

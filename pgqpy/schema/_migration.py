@@ -155,11 +155,7 @@ def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
 
 
 def _config(
-    connection: sa.Connection | None,
-    *,
-    before: str,
-    after: str,
-    output: io.StringIO | None = None,
+    connection: sa.Connection | None, *, before: str, after: str, output: io.StringIO | None = None
 ) -> Config:
     config = Config(output_buffer=output) if output is not None else Config()
     # ConfigParser interprets percent signs.

@@ -19,8 +19,7 @@ Rows as tasks; also AsyncModelWorker::
     ModelWorker(dsn, Mail, send).run()
 """
 
-from pgqpy.sqlalchemy import _statements  # listens
-from pgqpy.sqlalchemy._capture import Capture, captures_of, declare_capture
+from pgqpy.sqlalchemy._capture import Capture, captures_of, declare_capture, listen
 from pgqpy.sqlalchemy._producer import AsyncProducer, Producer
 from pgqpy.sqlalchemy._session import libpq_dsn
 from pgqpy.sqlalchemy.task_columns import TaskColumns, task_columns
@@ -40,4 +39,4 @@ __all__ = [
     "task_columns",
 ]
 
-_statements.listen()
+listen()

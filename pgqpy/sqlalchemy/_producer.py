@@ -64,10 +64,7 @@ class Producer:
         return bool(_execute(session, _CANCEL_EVENT, [self.queue, event_id])[0])
 
     def insert_events(
-        self,
-        session: AnySession,
-        events: Iterable[EventFields],
-        **options: Unpack[EventsOptions],
+        self, session: AnySession, events: Iterable[EventFields], **options: Unpack[EventsOptions]
     ) -> int:
         """Write any number of events; returns their number.
 
@@ -82,10 +79,7 @@ class Producer:
         return count
 
     def insert_events_returning(
-        self,
-        session: AnySession,
-        events: Iterable[EventFields],
-        **options: Unpack[EventsOptions],
+        self, session: AnySession, events: Iterable[EventFields], **options: Unpack[EventsOptions]
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order.
 
@@ -112,12 +106,7 @@ class AsyncProducer:
         **options: Unpack[EventOptions],
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        return await _real(session).run_sync(
-            self._producer.insert_event,
-            type,
-            data,
-            **options,
-        )
+        return await _real(session).run_sync(self._producer.insert_event, type, data, **options)
 
     async def cancel_event(self, session: AnyAsyncSession, event_id: int) -> bool:
         """Cancel a delayed event; see `pgqpy.Producer.cancel_event`."""

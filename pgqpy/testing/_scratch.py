@@ -1,21 +1,23 @@
-"""A test's work with its database: write events, tick, drain consumers, check the results."""
+"""A test's database: its work, and how it is copied from a template, and always dropped."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import class_row
 
 from pgqpy.admin import Admin
 from pgqpy.connection import connect
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
-from pgqpy.errors import PgqError
+from pgqpy.errors import PgqError, translate_errors
 from pgqpy.event import Event
 from pgqpy.producer import EventFields, Producer
 
@@ -92,23 +94,27 @@ class ScratchDatabase:
             return
         if (tick := self._first_tick(consumer)) is not None:
             consumer.register(at_tick=tick)
-        for _ in range(ROUNDS):
-            self.tick(consumer.queue)
+        for _ in self._rounds(consumer):
             consumer.run(until_empty=True, handle_signals=False)
-            if not self._bring_back():
-                return
-        raise _endless(consumer)
 
     async def adrain(self, consumer: AsyncConsumer) -> None:
         """Drain a consumer in the running event loop."""
         if (tick := self._first_tick(consumer)) is not None:
             await consumer.register(at_tick=tick)
+        for _ in self._rounds(consumer):
+            await consumer.run(until_empty=True, handle_signals=False)
+
+    def _rounds(self, consumer: Consumer | AsyncConsumer) -> Iterator[None]:
+        """Tick before each run of the consumer, until no event comes back."""
         for _ in range(ROUNDS):
             self.tick(consumer.queue)
-            await consumer.run(until_empty=True, handle_signals=False)
+            yield
             if not self._bring_back():
                 return
-        raise _endless(consumer)
+        raise PgqError(
+            f"{type(consumer).__name__} has put events back {ROUNDS} times, and they are due again",
+            hint="Retry after some time; then drain does not wait for them.",
+        )
 
     def _first_tick(self, consumer: Consumer | AsyncConsumer) -> int | None:
         """Return the tick at which a consumer is to begin; None if it has begun."""
@@ -133,13 +139,6 @@ class ScratchDatabase:
         return total
 
 
-def _endless(consumer: Consumer | AsyncConsumer) -> PgqError:
-    return PgqError(
-        f"{type(consumer).__name__} has put events back {ROUNDS} times, and they are due again",
-        hint="Retry after some time; then drain does not wait for them.",
-    )
-
-
 _VIEW = "select queue_data_pfx from pgq.queue where queue_name = %s"
 
 _EVENTS = """
@@ -155,3 +154,55 @@ _FIRST_TICK = """
 select min(t.tick_id) from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue
  where q.queue_name = %s
 """
+
+
+def dsn_of(server: str, database: str) -> str:
+    """Return the connection string of another database on the same server."""
+    return make_conninfo(server, dbname=database)
+
+
+def create_database(server: str, name: str, *, template: str | None = None) -> None:
+    """Create a database, as a copy of ``template`` if given; the template's sessions are ended.
+
+    Raises ConnectionFailed, PermissionDenied.
+    """
+    statement = sql.SQL("create database {}").format(sql.Identifier(name))
+    with translate_errors(), connect(server, autocommit=True) as conn:
+        if template is not None:
+            statement += sql.SQL(" template {}").format(sql.Identifier(template))
+            conn.execute(_DISCONNECT, [template])
+            if conn.execute(_BY_FILES).fetchone() == (True,):
+                statement += sql.SQL(" strategy file_copy")
+        conn.execute(statement)
+
+
+def drop_database(server: str, name: str) -> None:
+    """Drop a database with all its sessions and prepared transactions, if it is there.
+
+    Raises ConnectionFailed, PermissionDenied.
+    """
+    with translate_errors(), connect(server, autocommit=True) as conn:
+        prepared = conn.execute(_PREPARED, [name]).fetchall()
+        if prepared:
+            # Prepared transactions can only be ended in their own database.
+            with connect(dsn_of(server, name), autocommit=True) as inside:
+                for (gid,) in prepared:
+                    inside.execute(sql.SQL("rollback prepared {}").format(sql.Literal(gid)))
+        conn.execute(
+            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+        )
+
+
+#: Without fsync several times faster than through the WAL; PostgreSQL 14 has no other way.
+_BY_FILES = """
+select current_setting('fsync') = 'off' and current_setting('server_version_num')::int4 >= 150000
+"""
+
+_DISCONNECT = """
+select pg_catalog.pg_terminate_backend(pid, 10000)
+  from pg_catalog.pg_stat_activity
+ where datname = %s
+   and backend_type = 'client backend'
+"""
+
+_PREPARED = "select gid from pg_catalog.pg_prepared_xacts where database = %s"

@@ -16,7 +16,7 @@ from pgqpy import Admin, Producer, errors
 from pgqpy.embedded import Server
 from pgqpy.retry import FixedDelay
 from pgqpy.session_settings import SETTINGS
-from pgqpy.testing import _databases as databases
+from pgqpy.testing import _scratch as databases
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
