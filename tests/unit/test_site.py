@@ -14,6 +14,10 @@ import pgqpy.tasks
 import pgqpy_consumers.spark
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = [
+    *("pgqpy", "sql", "ticker", "consumers", "tests", "tools", "examples", "benchmarks"),
+    *("migrations", "docs"),
+]
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
 SQL = "".join(file.read_text() for file in ROOT.glob("sql/**/*.sql"))
 REFERENCE = "".join(file.read_text() for file in (ROOT / "docs" / "reference").glob("*.md"))
@@ -54,10 +58,9 @@ def test_every_public_name_is_in_the_python_reference() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
+def test_what_a_page_names_exists_and_its_lines_are_short(page: Path) -> None:
     text = page.read_text()
-    folders = "pgqpy|sql|ticker|consumers|tests|tools|examples|benchmarks|migrations|docs"
-    files = re.findall(rf"[`(]((?:\.\./)?(?:{folders})/[\w./*-]*)", text)
+    files = re.findall(rf"[`(]((?:\.\./)?(?:{'|'.join(FOLDERS)})/[\w./*-]*)", text)
     places = [ROOT, page.parent]
     found = {file for file in files if any(list(at.glob(file.strip("./"))) for at in places)}
     assert set(files) - found == set()
@@ -66,19 +69,15 @@ def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
     called = re.findall(r"\bpgq(?:_\w+)?\.\w+(?=\()", "".join([*blocks, *inline]))
     # Some are made by execute, with their names as literals.
     assert {name for name in called if not re.search(f"(function |'){name}\\b", SQL)} == set()
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert long == []
 
 
 @pytest.mark.parametrize("page", ["architecture", "decisions"])
 def test_pages_for_contributors_name_what_the_code_has(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text()
-    code = {file.name for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts}
+    code = {file.name for folder in FOLDERS for file in ROOT.glob(f"{folder}/**/*.py")}
     assert set(re.findall(r"`(\w+\.py)`", text)) - code == set()
     names = set(re.findall(r"`(pgq(?:_task|_ext|_coop)?\.\w+)", text))
     assert {name for name in names if not re.search(rf"\b{name}\b", SQL)} == set()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
-    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
-    assert long == []
