@@ -17,10 +17,7 @@ def test_the_example_confirms_orders_by_mail(
     cli: Cli, conn: Connection, queue: str, tmp_path: Path
 ) -> None:
     ops.register(conn, queue, "email_sender")
-    for order in (
-        {"id": 17, "email": "ann@shop.example", "total": 30},
-        {"id": 18, "total": 40},
-    ):
+    for order in ({"id": 17, "email": "ann@shop.example", "total": 30}, {"id": 18, "total": 40}):
         ops.insert(conn, queue, json.dumps(order))
     ops.tick(conn, queue)
     mails = MailServer()

@@ -73,11 +73,7 @@ def bank(pair: Pair, server: Server, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_table_is_equal_after_pgbench_and_kills(
-    pair: Pair,
-    server: Server,
-    bank: Path,
-    spawn: Spawn,
-    start_ticker: StartTicker,
+    pair: Pair, server: Server, bank: Path, spawn: Spawn, start_ticker: StartTicker
 ) -> None:
     def cli(*arguments: str) -> None:
         process = spawn("replicate", *arguments, str(bank))

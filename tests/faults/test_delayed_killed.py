@@ -176,9 +176,7 @@ def test_delayed_events_survive_kills_and_races_once_each(mortal: Server) -> Non
                 for table in ("inserted", "cancelled", "keyed"):
                     before = ops.value(conn, f"select count(*) from {table}")
                     eventually(
-                        conn,
-                        f"select count(*) > {before + 10} from {table}",
-                        patience=PATIENCE,
+                        conn, f"select count(*) > {before + 10} from {table}", patience=PATIENCE
                     )
                 with load.pause():
                     empty_tables(conn)

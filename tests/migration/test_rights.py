@@ -48,8 +48,7 @@ def test_createrole_is_enough_in_a_cluster_without_our_roles(new_cluster: Cluste
         for right in (mode, "usage"):
             assert not ops.value(admin, "select pg_has_role('installer', 'pgq_owner', %s)", right)
     found = admin.execute(
-        "select rolname, rolcanlogin, rolsuper from pg_roles where rolname = any(%s)",
-        [list(ROLES)],
+        "select rolname, rolcanlogin, rolsuper from pg_roles where rolname = any(%s)", [list(ROLES)]
     ).fetchall()
     assert sorted(found) == sorted((role, False, False) for role in ROLES)
     schema.downgrade(new_cluster.dsn, "base")

@@ -74,13 +74,7 @@ class Sessions:
         self.old_reader = connect()
 
     def all(self) -> list[Connection]:
-        return [
-            *self.writers,
-            *self.readers,
-            self.control,
-            self.maintenance,
-            self.old_reader,
-        ]
+        return [*self.writers, *self.readers, self.control, self.maintenance, self.old_reader]
 
     def close(self) -> None:
         for conn in self.all():

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from pgqpy._runtime.backoff import Backoff
 
 
-@given(
-    first=st.floats(0.001, 10),
-    cap=st.floats(0.001, 1000),
-    attempts=st.integers(1, 100),
-)
+@given(first=st.floats(0.001, 10), cap=st.floats(0.001, 1000), attempts=st.integers(1, 100))
 def test_pauses_double_up_to_the_cap_and_start_over_after_success(
     first: float, cap: float, attempts: int
 ) -> None:

@@ -102,11 +102,7 @@ def test_the_list_of_commands_has_their_own_first_lines() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (
-            ZeroDivisionError("odd\nmore"),
-            1,
-            "error: unexpected ZeroDivisionError: odd\nhint: ",
-        ),
+        (ZeroDivisionError("odd\nmore"), 1, "error: unexpected ZeroDivisionError: odd\nhint: "),
         (KeyboardInterrupt(), 130, ""),
         (click.Abort(), 130, ""),
     ],

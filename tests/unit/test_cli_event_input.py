@@ -14,11 +14,7 @@ from pgqpy.cli._events.event_file import format_of, read_events
 
 
 def read(
-    text: str,
-    file_format: str = "jsonl",
-    *,
-    event_type: str | None = None,
-    whole_row: bool = False,
+    text: str, file_format: str = "jsonl", *, event_type: str | None = None, whole_row: bool = False
 ) -> list[NewEvent]:
     lines = text.splitlines(keepends=True)
     return list(read_events(lines, "f", file_format, event_type=event_type, whole_row=whole_row))
@@ -104,12 +100,7 @@ def test_what_cannot_be_read_is_named_with_its_line(
 
 @pytest.mark.parametrize(
     ("name", "file_format"),
-    [
-        ("a.csv", "csv"),
-        ("a.CSV", "csv"),
-        ("a.jsonl", "jsonl"),
-        ("-", "jsonl"),
-    ],
+    [("a.csv", "csv"), ("a.CSV", "csv"), ("a.jsonl", "jsonl"), ("-", "jsonl")],
 )
 def test_the_name_of_a_file_tells_its_format(name: str, file_format: str) -> None:
     assert format_of(name) == file_format

@@ -74,10 +74,7 @@ def test_a_queue_that_is_well_gives_no_alert() -> None:
 
 @pytest.mark.parametrize(
     ("last_seen", "state"),
-    [
-        (timedelta(seconds=1), ConsumerState.BEHIND),
-        (timedelta(hours=1), ConsumerState.STUCK),
-    ],
+    [(timedelta(seconds=1), ConsumerState.BEHIND), (timedelta(hours=1), ConsumerState.STUCK)],
 )
 def test_a_consumer_that_lags_is_behind_while_it_works_and_stuck_when_it_does_not(
     last_seen: timedelta, state: ConsumerState

@@ -34,9 +34,7 @@ def test_a_target_as_a_uri_is_the_same_target_without_the_password(dsn: str) -> 
     assert "secret" not in f"{target} {target.uri}"
 
 
-def test_libpqs_environment_is_what_an_empty_string_means(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_libpqs_environment_is_what_an_empty_string_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
     monkeypatch.setenv("PGUSER", "ann")
     target = Target.from_dsn("")

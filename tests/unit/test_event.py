@@ -81,8 +81,7 @@ def test_a_jsontriga_row_is_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letter", "operation"),
-    [("I", "INSERT"), ("U", "UPDATE"), ("D", "DELETE"), ("R", "TRUNCATE")],
+    ("letter", "operation"), [("I", "INSERT"), ("U", "UPDATE"), ("D", "DELETE"), ("R", "TRUNCATE")]
 )
 def test_the_letters_of_sqltriga_and_logutriga_are_operations(letter: str, operation: str) -> None:
     assert event(letter).operation == operation

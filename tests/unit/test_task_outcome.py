@@ -8,14 +8,7 @@ import pytest
 
 from pgqpy import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import Move, Task
-from pgqpy.tasks._outcome import (
-    Failed,
-    Finished,
-    Moved,
-    Released,
-    outcome_of,
-    outcome_of_error,
-)
+from pgqpy.tasks._outcome import Failed, Finished, Moved, Released, outcome_of, outcome_of_error
 from pgqpy.tasks._statements import jsonb_or_null
 
 NOW = datetime.now(UTC)

@@ -72,9 +72,7 @@ def test_without_a_file_a_reload_changes_nothing() -> None:
     assert config.reload() is config
 
 
-def test_what_the_command_line_overrides_stays_overridden_after_a_reload(
-    tmp_path: Path,
-) -> None:
+def test_what_the_command_line_overrides_stays_overridden_after_a_reload(tmp_path: Path) -> None:
     text = 'http = ":1"\nlog_level = "debug"\n[[database]]\ndsn = "dbname=a"'
     config = load(tmp_path, text).overridden(http=":2").reload()
     assert (config.http, config.log_level) == (":2", "debug")
@@ -127,11 +125,7 @@ def test_an_unreadable_dsn_does_not_show_its_password() -> None:
 
 @pytest.mark.parametrize(
     ("http", "pair"),
-    [
-        ("127.0.0.1:9187", ("127.0.0.1", 9187)),
-        ("[::1]:80", ("::1", 80)),
-        (":0", ("", 0)),
-    ],
+    [("127.0.0.1:9187", ("127.0.0.1", 9187)), ("[::1]:80", ("::1", 80)), (":0", ("", 0))],
 )
 def test_http_addresses(http: str, pair: tuple[str, int]) -> None:
     assert address(http) == pair

@@ -91,10 +91,7 @@ def test_a_job_is_repeated_and_closed_at_the_end() -> None:
     ],
 )
 def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
-    log: Callable[[], list[dict[str, object]]],
-    failure: Callable[[], None],
-    level: str,
-    says: str,
+    log: Callable[[], list[dict[str, object]]], failure: Callable[[], None], level: str, says: str
 ) -> None:
     job = Counting(failure)
     failing = job.served

@@ -62,9 +62,7 @@ def test_a_consumer_of_python3_pgq_applies_each_batch_once(
     config = tmp_path / "copy.ini"
     config.write_text(
         CONFIG.format(
-            dsn=dsn.replace("%", "%%"),
-            target_dsn=target_dsn.replace("%", "%%"),
-            directory=tmp_path,
+            dsn=dsn.replace("%", "%%"), target_dsn=target_dsn.replace("%", "%%"), directory=tmp_path
         )
     )
     die = tmp_path / "die"
