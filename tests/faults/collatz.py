@@ -1,6 +1,6 @@
 """A pipeline with choices, loops and a fork: each number goes through stations until it is 1.
 
-``odd`` and ``even`` send it on to each other or to ``one``, which makes parts of it, and of each
+``odd`` and ``even`` send it on to each other or to ``last``; ``one`` makes parts of it, and of each
 ``part`` is written down how often the number was moved. So the result is known exactly, and what is
 lost or made twice shows.
 """
@@ -16,11 +16,11 @@ from pgqpy.tasks import Pipeline, PipelineWorker, Task, Tasks, To
 LEASE = 2
 PARTS = 3
 
-pipeline = Pipeline("collatz", start=["odd", "even", "one"])
+pipeline = Pipeline("collatz", start=["odd", "even", "last"])
 
 
 def station(number: int) -> str:
-    return "one" if number == 1 else "odd" if number % 2 else "even"
+    return "last" if number == 1 else "odd" if number % 2 else "even"
 
 
 def moved(payload: dict[str, int], number: int) -> To:
@@ -32,9 +32,15 @@ def odd(conn: pgqpy.Connection, task: Task) -> To:
     return moved(task.payload, 3 * task.payload["number"] + 1)
 
 
-@pipeline.choice("even", to=["odd", "even", "one"])
+@pipeline.choice("even", to=["odd", "even", "last"])
 def even(conn: pgqpy.Connection, task: Task) -> To:
     return moved(task.payload, task.payload["number"] // 2)
+
+
+@pipeline.direct("last", to="one")
+def last(conn: pgqpy.Connection, task: Task) -> dict[str, int]:
+    payload: dict[str, int] = task.payload
+    return payload
 
 
 @pipeline.fork("one", to=["part"])
@@ -71,7 +77,7 @@ def push(conn: pgqpy.Connection, numbers: Iterable[int]) -> None:
 
 if __name__ == "__main__":
     worker = PipelineWorker(
-        None, pipeline, batch_size=10, retry_policy=FixedDelay(1, attempts=None)
+        None, pipeline, batch_size=10, concurrency=2, retry_policy=FixedDelay(1, attempts=None)
     )
     worker.reconnect_cap = 1
     worker.run()

@@ -85,8 +85,14 @@ def replicate(spawn: Spawn, config: Path) -> subprocess.Popen[str]:
     return spawn("run", "replicate", str(config), stderr=subprocess.DEVNULL)
 
 
+def none_copied(pair: Pair) -> None:
+    """Wait until the session of the copy has noticed that it is over, and has left no row."""
+    eventually(pair.target, f"select ({COPIES}) = 0", patience=PATIENCE)
+    assert ops.value(pair.target, "select count(*) from large") == 0
+
+
 @pytest.mark.slow
-def test_a_copy_that_is_killed_begins_again_and_nothing_is_lost(
+def test_a_copy_that_is_killed_or_whose_table_is_removed_begins_again_and_nothing_is_lost(
     pair: Pair, large: Path, spawn: Spawn, connect: Connect
 ) -> None:
     with changing(pair, connect):
@@ -96,13 +102,17 @@ def test_a_copy_that_is_killed_begins_again_and_nothing_is_lost(
                 eventually(pair.target, COPYING, patience=PATIENCE)
                 running.kill()
                 running.wait(PATIENCE)
-            # The session ends when it notices.
-            eventually(pair.target, f"select ({COPIES}) = 0", patience=PATIENCE)
-            assert ops.value(pair.target, "select count(*) from large") == 0
+            none_copied(pair)
             assert pair.states() == {"public.large": "copying"}
-        running = replicate(spawn, large)
+        with half_copied(pair, connect):
+            running = replicate(spawn, large)
+            eventually(pair.target, COPYING, patience=PATIENCE)
+            pair.manager.remove("large")
+        none_copied(pair)
+        pair.manager.add("large")
         pair.await_state("public.large", "in_step")
     await_equal(pair)
+    assert running.poll() is None
 
 
 @pytest.mark.slow
@@ -123,23 +133,6 @@ def test_a_copy_that_is_under_way_does_not_delay_the_end(
     assert running.wait(PATIENCE) == 0
     assert pair.states() == {"public.large": "copying"}
     locker.rollback()
-
-
-@pytest.mark.slow
-def test_a_table_can_be_removed_while_it_is_copied(
-    pair: Pair, large: Path, spawn: Spawn, connect: Connect
-) -> None:
-    with changing(pair, connect):
-        with half_copied(pair, connect):
-            running = replicate(spawn, large)
-            eventually(pair.target, COPYING, patience=PATIENCE)
-            pair.manager.remove("large")
-        eventually(pair.target, f"select ({COPIES}) = 0", patience=PATIENCE)
-        assert ops.value(pair.target, "select count(*) from large") == 0
-        pair.manager.add("large")
-        pair.await_state("public.large", "in_step")
-    await_equal(pair)
-    assert running.poll() is None
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -40,7 +41,10 @@ from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
 Rows = list[dict[str, Any]]
 
 # More than are read one by one.
-MANY = 1000
+MANY = 300
+
+# Another column, with digits that look like a number's.
+BESIDE = ',"uuid":"3e123456-0e12-4e56"'
 
 
 TYPES: dict[str, DataType] = {
@@ -52,6 +56,9 @@ TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "decimal(38,18)": DecimalType(38, 18),
     "decimal(8,2)": DecimalType(8, 2),
+    "decimal(38,0)": DecimalType(38, 0),
+    "array<decimal(38,18)>": ArrayType(DecimalType(38, 18)),
+    "struct<x:decimal(38,18)>": StructType().add("x", DecimalType(38, 18)),
     "string": StringType(),
     "date": DateType(),
     "timestamp": TimestampType(),
@@ -111,17 +118,23 @@ def decode(schema: str, *payloads: str | None, payload: str = "json", **kinds: s
 
 def value(type_: str, text: str, payload: str = "json") -> Any:
     """One value, which many payloads that are read at once must have, too."""
-    data = f'{{"a":{text}}}' if payload == "json" else f"a={text}"
+    data = f'{{"a":{text}{BESIDE}}}' if payload == "json" else f"a={text}"
     [row] = decode(f"a {type_}", data, payload=payload)
     many = decode(f"a {type_}", *[data] * MANY, payload=payload)
     assert repr(many) == repr([row] * MANY)
     return row["a"]
 
 
-def refused(type_: str, text: str) -> None:
+def refused(type_: str, text: str, why: str = "column a: ") -> None:
     for count in (1, MANY):
-        with pytest.raises(MalformedPayload, match="event 100 is malformed: column a: "):
-            decode(f"a {type_}", *[f'{{"a":{text}}}'] * count)
+        with pytest.raises(MalformedPayload, match=f"event 100 is malformed: {why}"):
+            decode(f"a {type_}", *[f'{{"a":{text}{BESIDE}}}'] * count)
+
+
+NESTED: list[Callable[[int], str]] = [
+    lambda depth: "[" * depth + "1" + "]" * depth,
+    lambda depth: '{"x":' * depth + "1" + "}" * depth,
+]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +185,15 @@ def refused(type_: str, text: str) -> None:
         ("struct<x:int,y:array<binary>>", '{"y": ["\\\\x00"], "z": {}}',
          {"x": None, "y": [b"\0"]}),
         ("int", "null", None),
+        ("bigint", str(2**63 - 1), 2**63 - 1),
+        ("double", "1e400", float("inf")),
+        ("double", "-1e400", float("-inf")),
+        ("double", "1e-400", 0.0),
+        ("string", "1e400", "1e400"),
+        ("decimal(38,0)", "1" * 38, Decimal("1" * 38)),
+        ("array<decimal(38,18)>", "[1.5,2]", [Decimal("1.5"), Decimal(2)]),
+        ("string", NESTED[0](500), NESTED[0](500)),
+        ("string", NESTED[1](500), NESTED[1](500)),
     ],
 )  # fmt: skip
 def test_a_value_is_its_text_as_a_value_of_the_columns_type(
@@ -180,49 +202,87 @@ def test_a_value_is_its_text_as_a_value_of_the_columns_type(
     assert value(type_, text) == expected
 
 
+REFUSED_VALUES = {
+    "int": ["2147483648", "1.0", '""'],
+    "double": ['"many"'],
+    "boolean": ['"yes"'],
+    "bigint": [str(2**63), "1e400"],
+    "decimal(8,2)": ["1234567", '"x"', str(2**127 // 50)],
+    "decimal(38,0)": ["1" * 39],
+    "array<decimal(38,18)>": [f"[1.5,{2**110}]"],
+    "struct<x:decimal(38,18)>": [f'{{"x":{2**110}}}'],
+    "date": ['"15.03.2024"', '"some day BC"'],
+    "timestamp": ["1700000000"],
+    "timestamp_ntz": ['"2024-06-01T12:00:00Z"'],
+    "binary": ['"\\\\xabc"'],
+    "array<int>": ["[[1]]", "1"],
+    "struct<x:int,y:string>": ["[]"],
+    "string": ['"\\ud800"'],
+}
+
+
+@pytest.mark.parametrize("type_", REFUSED_VALUES)
+def test_what_is_no_value_of_the_type_is_malformed(type_: str) -> None:
+    for text in REFUSED_VALUES[type_]:
+        refused(type_, text)
+
+
+@pytest.mark.parametrize("nested", NESTED, ids=["arrays", "objects"])
+def test_what_is_nested_too_deeply_is_malformed(nested: Callable[[int], str]) -> None:
+    refused("string", nested(5_000), "JSON nested too deeply")
+    with pytest.raises(MalformedPayload, match="JSON nested too deeply"):
+        decode("a string", f'{{"a":{nested(1_000_000)}}}')
+
+
 @pytest.mark.parametrize(
-    ("type_", "text"),
+    ("written", "expected"),
     [
-        ("int", "2147483648"),
-        ("int", "1.0"),
-        ("int", '""'),
-        ("double", '"many"'),
-        ("boolean", '"yes"'),
-        ("decimal(8,2)", "1234567"),
-        ("decimal(8,2)", '"x"'),
-        ("date", '"15.03.2024"'),
-        ("date", '"some day BC"'),
-        ("timestamp", "1700000000"),
-        ("timestamp_ntz", '"2024-06-01T12:00:00Z"'),
-        ("binary", '"\\\\xabc"'),
-        ("array<int>", "[[1]]"),
-        ("array<int>", "1"),
-        ("struct<x:int,y:string>", "[]"),
-        ("string", '"\\ud800"'),
+        ("99999999999999999999.999999999999999999", "99999999999999999999.999999999999999999"),
+        ("-12345678901234567890.5", "-12345678901234567890.5"),
+        ("0.1234567890123456789012345678901234567890", "0.123456789012345679"),
+        ("2.5e3", "2500"),
+        ("25e-1", "2.5"),
+        ("11111111111111111111.99999999999999999999", "11111111111111111112"),
+        ("123456789012345678901234567890", None),
+        (str(2**110), None),
+        (str(2**256 - 1), None),
+        ("1e30", None),
+        ("-1.5e+25", None),
+        ("1e400", None),
+        ("1e999999999", None),
     ],
 )
-def test_what_is_no_value_of_the_type_is_malformed(type_: str, text: str) -> None:
-    refused(type_, text)
+def test_a_decimal_is_the_number_that_is_written_or_malformed(
+    written: str, expected: str | None
+) -> None:
+    for quote in ("", '"'):
+        if expected is None:
+            refused("decimal(38,18)", quote + written + quote)
+        else:
+            assert value("decimal(38,18)", quote + written + quote) == Decimal(expected)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    ["", " ", "x", "1", "[1]", "null", '{"a":1', '{"a":1}}', '{"a":1}{"a":2}', '{"a":1,}', "{a:1}",
-     "{'a':1}", '{"a":01}', '{"a" 1}', '{"a":1 "b":2}', '{"a":"\n"}', '{"a":1}/**/'],
-)  # fmt: skip
+NO_OBJECTS = [
+    *("", " ", "x", "1", "[1]", "null", '{"a":1', '{"a":1}}', '{"a":1}{"a":2}', '{"a":1,}'),
+    *("{a:1}", "{'a':1}", '{"a":01}', '{"a" 1}', '{"a":1 "b":2}', '{"a":"\n"}', '{"a":1}/**/'),
+]
+
+
 @pytest.mark.parametrize("others", [0, MANY])
-def test_what_is_no_json_object_is_malformed_and_harms_no_other(payload: str, others: int) -> None:
+def test_what_is_no_json_object_is_malformed_and_harms_no_other(others: int) -> None:
     good = [f'{{"a":{number}}}' for number in range(others)]
-    payloads = [*good, payload, *good]
-    rows = decode("a int, ev_malformed string", *payloads, malformed="column")
     numbers = list(range(others))
-    assert [row["a"] for row in rows] == [*numbers, None, *numbers]
-    assert [row["ev_malformed"] for row in rows] == [*[None] * others, payload, *[None] * others]
-    dropped = decode("ev_id bigint, a int", *payloads, malformed="drop")
-    assert [row["a"] for row in dropped] == [*numbers, *numbers]
-    assert 100 + others not in [row["ev_id"] for row in dropped]
-    with pytest.raises(MalformedPayload, match=f"payload of event {100 + others} is malformed"):
-        decode("a int", *payloads)
+    for payload in NO_OBJECTS:
+        payloads = [*good, payload, *good]
+        rows = decode("a int, ev_malformed string", *payloads, malformed="column")
+        assert [row["a"] for row in rows] == [*numbers, None, *numbers]
+        malformed = [row["ev_malformed"] for row in rows]
+        assert malformed == [*[None] * others, payload, *[None] * others]
+        dropped = decode("ev_id bigint, a int", *payloads, malformed="drop")
+        assert [row["a"] for row in dropped] == [*numbers, *numbers]
+        assert 100 + others not in [row["ev_id"] for row in dropped]
+        with pytest.raises(MalformedPayload, match=f"payload of event {100 + others} is malformed"):
+            decode("a int", *payloads)
 
 
 def test_payloads_that_only_together_are_json_are_malformed() -> None:

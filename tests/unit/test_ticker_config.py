@@ -20,19 +20,14 @@ def names(config: Config) -> list[str]:
     return [database.name for database in config.databases]
 
 
-def test_a_dsn_alone_is_a_configuration() -> None:
-    (database,) = Config.from_dsns("host=db dbname=shop").databases
-    assert (database.name, database.dsn) == ("shop", "host=db dbname=shop")
-
-
-def test_databases_of_one_name_are_told_apart_by_their_server() -> None:
-    config = Config.from_dsns("host=a dbname=shop", "postgresql://b:5433/shop", "dbname=other")
-    assert names(config) == ["a:5432/shop", "b:5433/shop", "other"]
-
-
-def test_the_environment_names_a_database_that_its_dsn_does_not(
+def test_databases_are_named_after_their_dsn_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (database,) = Config.from_dsns("host=db dbname=shop").databases
+    assert (database.name, database.dsn) == ("shop", "host=db dbname=shop")
+    # Those of one name are told apart by their server.
+    config = Config.from_dsns("host=a dbname=shop", "postgresql://b:5433/shop", "dbname=other")
+    assert names(config) == ["a:5432/shop", "b:5433/shop", "other"]
     monkeypatch.setenv("PGDATABASE", "orders")
     assert names(Config.from_dsns("")) == ["orders"]
 
@@ -60,27 +55,20 @@ def test_a_database_overrides_the_defaults_and_those_the_builtin_ones(tmp_path: 
     assert config.http == "127.0.0.1:9187"
 
 
-def test_a_reload_reads_the_file_again_and_keeps_what_came_by_dsn(tmp_path: Path) -> None:
-    config = load(tmp_path, '[[database]]\ndsn = "dbname=a"', "dbname=given")
-    assert config.source is not None
-    config.source.write_text('[[database]]\ndsn = "dbname=b"')
-    assert names(config.reload()) == ["b", "given"]
-
-
-def test_without_a_file_a_reload_changes_nothing() -> None:
-    config = Config.from_dsns("dbname=a")
-    assert config.reload() is config
-
-
-def test_what_the_command_line_overrides_stays_overridden_after_a_reload(tmp_path: Path) -> None:
+def test_a_reload_reads_the_file_again_and_keeps_what_the_command_line_gave(
+    tmp_path: Path,
+) -> None:
     text = 'http = ":1"\nlog_level = "debug"\n[[database]]\ndsn = "dbname=a"'
-    config = load(tmp_path, text).overridden(http=":2").reload()
+    config = load(tmp_path, text, "dbname=given").overridden(http=":2")
+    assert config.source is not None
+    config.source.write_text(text.replace("dbname=a", "dbname=b"))
+    config = config.reload()
+    assert names(config) == ["b", "given"]
     assert (config.http, config.log_level) == (":2", "debug")
-
-
-def test_what_the_command_line_overrides_is_checked() -> None:
     with pytest.raises(ConfigError, match="log_level must be one of"):
-        Config.from_dsns("dbname=a").overridden(log_level="loud")
+        config.overridden(log_level="loud")
+    without_file = Config.from_dsns("dbname=a")
+    assert without_file.reload() is without_file
 
 
 @pytest.mark.parametrize(
@@ -112,26 +100,19 @@ def test_a_mistake_is_answered_with_what_would_be_right(
         load(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_and_an_unreadable_dsn_does_not_show_its_password(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
         Config.load(tmp_path / "missing.toml")
-
-
-def test_an_unreadable_dsn_does_not_show_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         Config.from_dsns("host=db password=secret nonsense")
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("http", "pair"),
-    [("127.0.0.1:9187", ("127.0.0.1", 9187)), ("[::1]:80", ("::1", 80)), (":0", ("", 0))],
-)
-def test_http_addresses(http: str, pair: tuple[str, int]) -> None:
-    assert address(http) == pair
-
-
-@pytest.mark.parametrize("http", ["", "9187", "host:", "host:http", "host:70000", None])
-def test_what_is_no_address_is_refused(http: object) -> None:
-    with pytest.raises(ConfigError, match="host:port"):
-        address(http)
+def test_http_addresses() -> None:
+    good = {"127.0.0.1:9187": ("127.0.0.1", 9187), "[::1]:80": ("::1", 80), ":0": ("", 0)}
+    assert {http: address(http) for http in good} == good
+    for wrong in ("", "9187", "host:", "host:http", "host:70000", None):
+        with pytest.raises(ConfigError, match="host:port"):
+            address(wrong)

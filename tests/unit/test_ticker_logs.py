@@ -45,7 +45,8 @@ def test_json_lines_hold_every_field() -> None:
 
 
 def test_logfmt_quotes_what_would_be_ambiguous() -> None:
-    stream, log = lines("logfmt")
+    # The format where there is no terminal.
+    stream, log = lines("auto")
     log.warning("a b", extra={"queue": 'x="1"', "empty": "", "newline": "a\nb", "n": 3})
     line = stream.getvalue()
     assert line.count("\n") == 1
@@ -59,12 +60,6 @@ def test_a_terminal_shows_the_database_before_the_message() -> None:
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d\.\d{3} INFO    shop: leading  server_pid=7\n", stream.getvalue()
     )
-
-
-def test_what_is_no_terminal_gets_logfmt() -> None:
-    stream, log = lines("auto")
-    log.info("hello")
-    assert "message=hello" in stream.getvalue()
 
 
 @pytest.mark.parametrize("form", ["text", "logfmt", "json"])
@@ -83,33 +78,28 @@ def test_lines_below_the_level_are_left_out() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_lasting_trouble_is_two_lines_its_beginning_and_its_end() -> None:
+@pytest.mark.parametrize(
+    ("troubles", "said"),
+    [
+        # A lasting one is two lines, its beginning and its end, also if its numbers change.
+        (["away"] * 100, ["away", "back"]),
+        ([f"at {number}" for number in range(10)], ["at 0", "back"]),
+        # Another is told although the first is not over.
+        (
+            ["refused", "refused", "starting up", "refused"],
+            ["refused", "starting up", "refused", "back"],
+        ),
+    ],
+)
+def test_a_trouble_is_told_once_and_its_end(troubles: list[str], said: list[str]) -> None:
     stream, log = lines("json")
     setbacks = FailureLog(log, 1.0, 64.0)
     setbacks.recovered("back")
-    for _ in range(100):
-        setbacks.failed("away")
+    for trouble in troubles:
+        setbacks.failed(trouble)
     setbacks.recovered("back")
     setbacks.recovered("back")
-    said = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
-    assert said == ["away", "back"]
-
-
-def test_another_trouble_is_told_although_the_first_is_not_over() -> None:
-    stream, log = lines("json")
-    setbacks = FailureLog(log, 1.0, 64.0)
-    for message in ("refused", "refused", "starting up", "refused"):
-        setbacks.failed(message)
-    said = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
-    assert said == ["refused", "starting up", "refused"]
-
-
-def test_a_trouble_whose_numbers_change_is_the_same() -> None:
-    stream, log = lines("json")
-    setbacks = FailureLog(log, 1.0, 64.0)
-    for number in range(10):
-        setbacks.failed(f"this cluster is at {number}")
-    assert len(stream.getvalue().splitlines()) == 1
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == said
 
 
 def test_what_works_and_fails_by_turns_is_tried_ever_more_rarely() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,74 +22,51 @@ from pgqpy_ticker.schedule import (
 
 BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.002, 0.05, 0.25, 1.0
 DATABASE = Database(
-    name="",
-    dsn="",
-    poll_busy=BUSY,
-    poll_idle=IDLE,
-    sleep_after=SLEEP_AFTER,
-    sleep_at_most=AT_MOST,
+    name="", dsn="", poll_busy=BUSY, poll_idle=IDLE, sleep_after=SLEEP_AFTER, sleep_at_most=AT_MOST
 )
 
 waits = st.none() | st.floats(min_value=-10, max_value=1e5, allow_nan=False)
 
 
-def rest(
-    schedule: Schedule,
-    now: float,
-    *,
-    found: bool = False,
-    limited: bool = False,
-    wait: float | None = None,
-    took: float = 0.0,
-    work: float = 0.0,
-) -> Pause:
-    return schedule.after_round(
-        now,
-        took=took,
-        work=work,
-        found=found,
-        limited=limited,
-        wait=wait,
-        database=DATABASE,
-    )
+def rest(schedule: Schedule, now: float, **round_: Any) -> Pause:
+    """The pause after a round, in which nothing was found or done unless it is said."""
+    about: dict[str, Any] = {
+        "found": False,
+        "limited": False,
+        "wait": None,
+        "took": 0.0,
+        "work": 0.0,
+    } | round_
+    return schedule.after_round(now, **about, database=DATABASE)
 
 
-def test_a_busy_queue_is_looked_at_every_few_milliseconds() -> None:
-    assert rest(Schedule(0), 100, found=True) == Pause(BUSY, asleep=False)
+FOUND = {"found": True}
+#: Time since the last event, what the round was like, and the pause after it.
+PAUSES = {
+    "busy: every few milliseconds": (100, FOUND, Pause(BUSY, asleep=False)),
+    "due before that": (100, FOUND | {"wait": 0.002}, Pause(0.002, asleep=False)),
+    "idle: until a producer wakes it": (SLEEP_AFTER, {}, Pause(AT_MOST, asleep=True)),
+    "asleep until it is time to look": (10, {"wait": 0.7}, Pause(0.7, asleep=True)),
+    "no sleep for what is due soon": (10, {"wait": 0.01}, Pause(0.01, asleep=False)),
+    "long: half its time": (100, FOUND | {"took": 0.5, "wait": 0.002}, Pause(0.25, asleep=False)),
+    "much work": (100, FOUND | {"took": 0.02, "work": 0.01}, Pause(0.01 * PAUSE, asleep=False)),
+    "queues wait for their turn anyway": (
+        100,
+        FOUND | {"limited": True, "work": 0.005},
+        Pause(0.005 * LONG_PAUSE, asleep=False),
+    ),
+    "but not if it is little work": (
+        100,
+        FOUND | {"limited": True, "work": 0.0001},
+        Pause(BUSY, asleep=False),
+    ),
+}
 
 
-def test_what_is_due_before_the_next_poll_is_waited_for_exactly() -> None:
-    assert rest(Schedule(0), 100, found=True, wait=0.002) == Pause(0.002, asleep=False)
-
-
-def test_an_idle_database_is_left_to_its_producers_to_wake() -> None:
-    assert rest(Schedule(0), SLEEP_AFTER, wait=None) == Pause(AT_MOST, asleep=True)
-
-
-def test_sleep_ends_when_it_is_time_to_look_again() -> None:
-    assert rest(Schedule(0), 10, wait=0.7) == Pause(0.7, asleep=True)
-
-
-def test_there_is_no_sleep_for_what_is_due_within_a_poll() -> None:
-    assert rest(Schedule(0), 10, wait=0.01) == Pause(0.01, asleep=False)
-
-
-def test_a_round_that_takes_long_is_followed_by_a_pause_of_half_its_time() -> None:
-    assert rest(Schedule(0), 100, found=True, wait=0.002, took=0.5) == Pause(0.25, asleep=False)
-
-
-def test_rounds_that_are_much_work_are_followed_by_pauses_of_several_times_that() -> None:
-    assert rest(Schedule(0), 100, found=True, took=0.02, work=0.01) == Pause(
-        0.01 * PAUSE, asleep=False
-    )
-
-
-def test_rounds_are_rarer_where_queues_wait_for_their_turn_anyway() -> None:
-    pause = rest(Schedule(0), 100, found=True, limited=True, work=0.005)
-    assert pause == Pause(0.005 * LONG_PAUSE, asleep=False)
-    assert rest(Schedule(0), 100, found=True, limited=True, work=0.0001) == Pause(
-        BUSY, asleep=False
-    )
+@pytest.mark.parametrize("case", PAUSES)
+def test_the_pause_after_a_round(case: str) -> None:
+    now, about, pause = PAUSES[case]
+    assert rest(Schedule(0), now, **about) == pause
 
 
 def test_a_round_that_others_held_up_does_not_count_as_work() -> None:
@@ -98,14 +78,12 @@ def test_a_round_that_others_held_up_does_not_count_as_work() -> None:
     assert pause == Pause(0.5 * PAUSE, asleep=False)
 
 
-def test_one_busy_queue_is_ticked_in_every_round() -> None:
+def test_one_busy_queue_is_ticked_in_every_round_and_a_round_may_always_make_a_tick() -> None:
     budget = Budget(0)
     for number in range(1, 10_000):
         assert budget.early(number * BUSY, 0.0016) >= 1
         budget.spend(1, 0.0016)
 
-
-def test_a_round_may_always_make_a_tick() -> None:
     budget = Budget(0)
     budget.spend(1_000_000, 1)
     assert budget.early(0, 1) == 1
@@ -131,10 +109,6 @@ def test_before_sleep_polling_slows_down_with_the_time_since_the_last_event() ->
     schedule = Schedule(0)
     pauses = [rest(schedule, quiet).seconds for quiet in (0.001, 0.04, 0.12, 0.24)]
     assert pauses == [BUSY, 0.005, 0.015, 0.03]
-
-
-def test_after_a_tick_it_polls_fast_again() -> None:
-    schedule = Schedule(0)
     assert rest(schedule, 60).asleep
     assert rest(schedule, 61, found=True) == Pause(BUSY, asleep=False)
 
