@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from pgqpy.cli._status.health import ConsumerState, QueueState, judge
+from pgqpy.cli._status.health import ConsumerState, QueueState, Status, judge
 from pgqpy.cli._status.query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
@@ -64,92 +65,86 @@ HEALTHY = Readings(
 )
 
 
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+DUE = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
+
+
+def status_of(**readings: Any) -> Status:
+    """The judgement on healthy readings with these changes."""
+    return judge(replace(HEALTHY, **readings), PATIENCE)
+
+
 def test_a_queue_that_is_well_gives_no_alert() -> None:
-    status = judge(HEALTHY, PATIENCE)
+    status = status_of()
     [queue] = status.queues
     assert queue.state is QueueState.TICKING
     assert queue.consumers[0].state is ConsumerState.OK
+    # No consumer holds up a rotation that is not due.
+    assert queue.rotation_held_by == []
     assert status.alerts == []
 
 
 @pytest.mark.parametrize(
-    ("last_seen", "state"),
-    [(timedelta(seconds=1), ConsumerState.BEHIND), (timedelta(hours=1), ConsumerState.STUCK)],
+    ("last_seen", "batch", "state"),
+    [
+        (timedelta(seconds=1), None, ConsumerState.BEHIND),
+        (HOUR, None, ConsumerState.STUCK),
+        # It tells how far its batch is, so it works, however long it takes.
+        (HOUR, BatchProgress(7, HOUR, 1, 8), ConsumerState.BEHIND),
+    ],
 )
 def test_a_consumer_that_lags_is_behind_while_it_works_and_stuck_when_it_does_not(
-    last_seen: timedelta, state: ConsumerState
+    last_seen: timedelta, batch: BatchProgress | None, state: ConsumerState
 ) -> None:
-    lagging = replace(CONSUMER, lag=timedelta(hours=1), last_seen=last_seen)
-    status = judge(replace(HEALTHY, consumers=[lagging]), PATIENCE)
+    lagging = replace(CONSUMER, lag=HOUR, last_seen=last_seen, current_batch=7 if batch else None)
+    status = status_of(consumers=[lagging], batches={7: batch} if batch else {})
     assert status.queues[0].consumers[0].state is state
-
-
-def test_a_consumer_that_tells_how_far_its_batch_is_works_however_long_it_takes() -> None:
-    hour = timedelta(hours=1)
-    lagging = replace(CONSUMER, lag=hour, last_seen=hour, current_batch=7)
-    readings = replace(HEALTHY, consumers=[lagging], batches={7: BatchProgress(7, hour, 1, 8)})
-    status = judge(readings, PATIENCE)
-    assert status.queues[0].consumers[0].state is ConsumerState.BEHIND
-    assert status.alerts == []
+    assert bool(status.alerts) == (state is ConsumerState.STUCK)
 
 
 def test_a_stuck_consumer_is_named_with_the_way_to_let_go_of_it() -> None:
-    stuck = replace(
-        CONSUMER, consumer_name="old one", lag=timedelta(days=1), last_seen=timedelta(days=1)
-    )
-    [alert] = judge(replace(HEALTHY, consumers=[stuck]), PATIENCE).alerts
+    stuck = replace(CONSUMER, consumer_name="old one", lag=DAY, last_seen=DAY)
+    [alert] = status_of(consumers=[stuck]).alerts
     assert "old one is stuck" in alert.message
     assert "rotation" not in alert.message
     assert "pgqpy consumer unregister flights 'old one'" in alert.remedy
 
 
 def test_without_a_ticker_the_ticker_is_to_blame_and_not_the_consumers() -> None:
-    queue = replace(QUEUE, ticker_lag=timedelta(hours=1))
-    consumer = replace(CONSUMER, lag=timedelta(hours=1), last_seen=timedelta(hours=1))
-    status = judge(replace(HEALTHY, queues=[queue], consumers=[consumer]), PATIENCE)
+    queue = replace(QUEUE, ticker_lag=HOUR)
+    consumer = replace(CONSUMER, lag=HOUR, last_seen=HOUR)
+    status = status_of(queues=[queue], consumers=[consumer])
     assert status.queues[0].state is QueueState.NO_TICKER
     assert status.queues[0].consumers[0].state is ConsumerState.OK
     [alert] = status.alerts
     assert "pgqpy ticker" in alert.remedy
 
 
-@pytest.mark.parametrize(
-    ("queue", "state"),
-    [
-        (replace(QUEUE, queue_ticker_paused=True), QueueState.PAUSED),
-        (replace(QUEUE, queue_external_ticker=True), QueueState.EXTERNAL),
-    ],
-)
-def test_a_queue_that_is_not_to_be_ticked_is_not_missing_a_ticker(
-    queue: QueueInfo, state: QueueState
-) -> None:
-    untouched = replace(queue, ticker_lag=timedelta(days=1))
-    status = judge(replace(HEALTHY, queues=[untouched]), PATIENCE)
-    assert status.queues[0].state is state
-    assert status.alerts == []
-
-
-def test_no_consumer_holds_up_a_rotation_that_is_not_due() -> None:
-    assert judge(HEALTHY, PATIENCE).queues[0].rotation_held_by == []
+def test_a_queue_that_is_not_to_be_ticked_is_not_missing_a_ticker() -> None:
+    paused = replace(QUEUE, queue_ticker_paused=True, ticker_lag=DAY)
+    external = replace(QUEUE, queue_external_ticker=True, ticker_lag=DAY)
+    for queue, state in ((paused, QueueState.PAUSED), (external, QueueState.EXTERNAL)):
+        status = status_of(queues=[queue])
+        assert status.queues[0].state is state
+        assert status.alerts == []
 
 
 def test_a_consumer_before_the_switch_holds_up_a_rotation_that_is_due() -> None:
-    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
-    status = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE)
+    status = status_of(rotations={"flights": DUE})
     assert status.queues[0].rotation_held_by == ["counter"]
     [alert] = status.alerts
     assert "waits for counter" in alert.message
 
 
 def test_when_the_newest_tick_is_before_the_switch_a_transaction_holds_up_rotation() -> None:
-    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1), held_by_transaction=True)
-    status = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE)
+    due = replace(DUE, held_by_transaction=True)
+    status = status_of(rotations={"flights": due})
     assert status.queues[0].rotation_held_by == ["an open transaction"]
 
 
 def test_a_queue_that_never_rotates_is_never_due() -> None:
     never = replace(ROTATION, rotation_due_at=None)
-    status = judge(replace(HEALTHY, rotations={"flights": never}), PATIENCE)
+    status = status_of(rotations={"flights": never})
     assert status.queues[0].rotation_due_in is None
     assert status.alerts == []
 
@@ -157,16 +152,14 @@ def test_a_queue_that_never_rotates_is_never_due() -> None:
 def test_old_transactions_are_named_with_the_way_to_end_them() -> None:
     session = Transaction("session", "77", "ann", "idle in transaction", "psql", PATIENCE)
     prepared = Transaction("prepared", "move it", "ann", None, None, PATIENCE)
-    alerts = judge(replace(HEALTHY, transactions=[session, prepared]), PATIENCE).alerts
+    alerts = status_of(transactions=[session, prepared]).alerts
     assert "pg_terminate_backend(77)" in alerts[0].remedy
     assert "rollback prepared 'move it'" in alerts[1].remedy
 
 
 def test_a_stuck_consumer_that_holds_up_rotation_is_one_alert_and_not_two() -> None:
-    stuck = replace(CONSUMER, lag=timedelta(days=1), last_seen=timedelta(days=1))
-    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
-    readings = replace(HEALTHY, consumers=[stuck], rotations={"flights": due})
-    [alert] = judge(readings, PATIENCE).alerts
+    stuck = replace(CONSUMER, lag=DAY, last_seen=DAY)
+    [alert] = status_of(consumers=[stuck], rotations={"flights": DUE}).alerts
     assert "counter is stuck" in alert.message
     assert "rotation waits for it" in alert.message
 
@@ -178,8 +171,7 @@ def test_stuck_partitions_of_a_group_are_one_alert_with_the_group_to_let_go_of()
         for number in range(2)
     ]
     group = Group("flights", "ship ments", partitions=3, keys_given_up=0)
-    readings = replace(HEALTHY, consumers=[CONSUMER, *partitions], groups=[group])
-    [alert] = judge(readings, PATIENCE).alerts
+    [alert] = status_of(consumers=[CONSUMER, *partitions], groups=[group]).alerts
     assert alert.message == (
         "flights: 2 of 3 partitions of group ship ments are stuck, last seen 2 h ago,"
         " 1 event behind"
@@ -192,22 +184,22 @@ def test_keys_that_wait_for_a_person_are_told_of() -> None:
         Group("flights", "shipments", partitions=3, keys_given_up=1),
         Group("others", "shipments", partitions=3, keys_given_up=1),
     ]
-    [alert] = judge(replace(HEALTHY, groups=groups), PATIENCE).alerts
+    [alert] = status_of(groups=groups).alerts
     assert alert.message.startswith("flights: 1 key of group shipments failed too often")
     assert "pgqpy group parked flights shipments" in alert.remedy
 
 
 def test_rotation_long_due_that_nothing_holds_up_says_that_maintenance_does_not_work() -> None:
     due = replace(ROTATION, consumers_before_switch=[], rotation_due_at=NOW - timedelta(hours=1))
-    [alert] = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE).alerts
+    [alert] = status_of(rotations={"flights": due}).alerts
     assert "maintenance does not run" in alert.message
     soon = replace(due, rotation_due_at=NOW - timedelta(minutes=1))
-    assert judge(replace(HEALTHY, rotations={"flights": soon}), PATIENCE).alerts == []
+    assert status_of(rotations={"flights": soon}).alerts == []
 
 
 def test_what_the_ticker_cannot_do_is_an_alert_with_its_error() -> None:
     failure = Failure("pgq.maint_rotate_tables_step1", "flights", "no space", timedelta(hours=1))
-    [alert] = judge(replace(HEALTHY, failures=[failure]), PATIENCE).alerts
+    [alert] = status_of(failures=[failure]).alerts
     for part in ("pgq.maint_rotate_tables_step1 of flights", "1 h", "no space"):
         assert part in alert.message
 
@@ -220,10 +212,7 @@ FAILING = Failing(
 def test_a_consumer_that_fails_is_failing_and_not_ok_or_stuck_and_keeps_its_events() -> None:
     for lag in (timedelta(seconds=2), timedelta(days=1)):
         failing = replace(CONSUMER, current_batch=7, lag=lag, last_seen=lag)
-        status = judge(
-            replace(HEALTHY, consumers=[failing], failing={("flights", "counter"): FAILING}),
-            PATIENCE,
-        )
+        status = status_of(consumers=[failing], failing={("flights", "counter"): FAILING})
         assert status.queues[0].consumers[0].state is ConsumerState.FAILING
         [alert] = status.alerts
         assert alert.message.startswith(
@@ -236,28 +225,26 @@ def test_a_consumer_that_fails_is_failing_and_not_ok_or_stuck_and_keeps_its_even
 
 def test_a_failing_consumer_that_is_not_tried_any_more_is_to_be_started() -> None:
     old = replace(FAILING, event_id=None, last_attempt=timedelta(hours=3))
-    [alert] = judge(replace(HEALTHY, failing={("flights", "counter"): old}), PATIENCE).alerts
+    [alert] = status_of(failing={("flights", "counter"): old}).alerts
     assert "fails in batch 7, 3 times" in alert.message
     assert "last tried 3 h ago: start it again" in alert.remedy
 
 
 def test_failing_partitions_of_a_group_are_one_alert() -> None:
     names = [f"ship#{number}" for number in range(3)]
-    readings = replace(
-        HEALTHY,
+    [alert] = status_of(
         consumers=[replace(CONSUMER, consumer_name=name) for name in names],
         groups=[Group("flights", "ship", partitions=3, keys_given_up=0)],
         failing={
             ("flights", name): replace(FAILING, consumer=name, last_attempt=timedelta(number))
             for number, name in enumerate(names)
         },
-    )
-    [alert] = judge(readings, PATIENCE).alerts
+    ).alerts
     assert alert.message.startswith("flights: ship#0 (and 2 other partitions) fails in batch 7")
 
 
 def test_a_tick_in_the_future_is_no_sign_of_a_ticker() -> None:
     """The tick was made before the clock was set back; a ticker makes another one at once."""
     for age, state in ((-timedelta(days=400), "no ticker"), (-timedelta(seconds=1), "ticking")):
-        status = judge(replace(HEALTHY, queues=[replace(QUEUE, ticker_lag=age)]), PATIENCE)
+        status = status_of(queues=[replace(QUEUE, ticker_lag=age)])
         assert status.queues[0].state == state

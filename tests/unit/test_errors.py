@@ -30,14 +30,10 @@ def test_what_psycopg_raises_is_the_cause() -> None:
     assert info.value.sqlstate == "40001"
 
 
-def test_an_error_without_a_sqlstate_is_a_failed_connection() -> None:
-    error = errors.from_psycopg(psycopg.OperationalError("server closed the connection"))
-    assert isinstance(error, errors.ConnectionFailed)
-
-
-@pytest.mark.parametrize("sqlstate", ["57P01", "25P03"])
-def test_a_session_that_the_server_ended_is_a_failed_connection(sqlstate: str) -> None:
-    error = errors.from_psycopg(psycopg.errors.lookup(sqlstate)("terminating connection"))
+@pytest.mark.parametrize("sqlstate", [None, "57P01", "25P03"])
+def test_a_session_that_was_lost_or_ended_is_a_failed_connection(sqlstate: str | None) -> None:
+    kind = psycopg.errors.lookup(sqlstate) if sqlstate else psycopg.OperationalError
+    error = errors.from_psycopg(kind("terminating connection"))
     assert isinstance(error, errors.ConnectionFailed)
     assert errors.is_transient(error)
 

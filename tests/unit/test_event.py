@@ -28,16 +28,8 @@ def event(
     retries: Retries | None = None,
 ) -> Event:
     names = ("extra1", "extra2", "extra3", "extra4")
-    return Event(
-        id=7,
-        time=TIME,
-        txid=9,
-        retry_count=2,
-        type=type,
-        data=data,
-        _retries=retries,
-        **dict(zip(names, extras, strict=False)),
-    )
+    fields = dict(zip(names, extras, strict=False))
+    return Event(7, TIME, 9, 2, type, data, **fields, _retries=retries)
 
 
 def test_an_event_cannot_be_changed() -> None:
@@ -80,18 +72,14 @@ def test_a_jsontriga_row_is_decoded() -> None:
     assert insert.key == {"id": 1}
 
 
-@pytest.mark.parametrize(
-    ("letter", "operation"), [("I", "INSERT"), ("U", "UPDATE"), ("D", "DELETE"), ("R", "TRUNCATE")]
-)
-def test_the_letters_of_sqltriga_and_logutriga_are_operations(letter: str, operation: str) -> None:
-    assert event(letter).operation == operation
-    assert event(letter + ":id").operation == operation
-    assert event(letter).key_columns == ()
-
-
-@pytest.mark.parametrize("data", [None, "", "{}"])
-def test_the_row_of_a_truncate_is_empty(data: str | None) -> None:
-    assert event("R", data).row() == {}
+def test_the_letters_of_sqltriga_and_logutriga_are_operations() -> None:
+    for letter, operation in zip("IUDR", ["INSERT", "UPDATE", "DELETE", "TRUNCATE"], strict=True):
+        assert event(letter).operation == event(letter + ":id").operation == operation
+        assert event(letter).key_columns == ()
+    for data in (None, "", "{}"):
+        assert event("R", data).row() == {}
+    with pytest.raises(ValueError, match="sqltriga"):
+        event("I", "(id) values ('1')").row()
 
 
 def test_the_old_row_is_decoded_when_the_trigger_keeps_it() -> None:
@@ -108,23 +96,15 @@ def test_an_event_of_the_application_has_no_operation_and_no_table(own_type: str
     assert own.json() == {"a": 1}
 
 
-def test_sql_is_no_row() -> None:
-    with pytest.raises(ValueError, match="sqltriga"):
-        event("I", "(id) values ('1')").row()
-
-
 def test_no_data_is_no_json() -> None:
     assert event().json() is None
     with pytest.raises(ValueError, match="Expecting value"):
         event(data="no json").json()
 
 
-def test_retry_is_the_number_of_retries() -> None:
+def test_retry_is_the_number_of_retries_and_a_method_within_a_batch() -> None:
     assert event().retry == 2
     assert f"{event().retry}" == "2"
-
-
-def test_an_event_outside_a_batch_cannot_be_retried() -> None:
     with pytest.raises(PgqError, match="does not belong to a batch"):
         event().retry(60)
 
@@ -147,15 +127,10 @@ def test_a_retry_is_a_delay_in_seconds_or_a_time_and_the_last_one_counts() -> No
     assert retries.columns() == ([7], [None], [timedelta(seconds=1.5)])
 
 
-@pytest.mark.parametrize(
-    "delay",
-    [-1, timedelta(seconds=-1), datetime(2026, 1, 1)],  # noqa: DTZ001
-)
-def test_a_retry_in_the_past_or_at_a_time_without_a_zone_is_refused(
-    delay: float | timedelta | datetime,
-) -> None:
-    with pytest.raises(ValueError, match=r"delay|time zone"):
-        event(retries=Retries()).retry(delay)
+def test_a_retry_in_the_past_or_at_a_time_without_a_zone_is_refused() -> None:
+    for delay in (-1, timedelta(seconds=-1), datetime(2026, 1, 1)):  # noqa: DTZ001
+        with pytest.raises(ValueError, match=r"delay|time zone"):
+            event(retries=Retries()).retry(delay)
 
 
 def test_an_event_can_be_written_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 
 import pytest
@@ -16,31 +17,14 @@ EVENT = Event(1, datetime(2026, 1, 2, tzinfo=UTC), 1, 0, None, None)
 
 #: Values of a hostile column.
 HOSTILE = [
-    "a@x.example, b@y.example",
-    "a@x.example,b@y.example",
-    "a@x.example; b@y.example",
-    "a@x.example b@y.example",
-    "<a@x.example> <b@y.example>",
-    "a@x.example <b@y.example>",
-    "a@x.example (b@y.example)",
-    "a(b)@x.example",
-    "Ann (shop) <a@x.example>",
-    "all: a@x.example, b@y.example;",
-    "all:;",
-    "a@x.example\r\nBcc: b@y.example",
-    "a@x.example\nBcc: b@y.example",
-    "a@x.example\rBcc: b@y.example",
-    "a@x.example\u2028Bcc: b@y.example",
-    "a@x.example\x85b@y.example",
-    "a@x.example\x00",
-    '"a@x.example, b"@y.example, c@z.example',
-    "a@b@x.example",
-    "@x.example",
-    "a@",
-    "",
-    " ",
-    "=?utf-8?q?a=40x.example=2C_b=40y.example?=",
-    "a@x.example" + "x" * 10_000,
+    *("a@x.example, b@y.example", "a@x.example,b@y.example", "a@x.example; b@y.example"),
+    *("a@x.example b@y.example", "<a@x.example> <b@y.example>", "a@x.example <b@y.example>"),
+    *("a@x.example (b@y.example)", "a(b)@x.example", "Ann (shop) <a@x.example>"),
+    *("all: a@x.example, b@y.example;", "all:;", "a@x.example\r\nBcc: b@y.example"),
+    *("a@x.example\nBcc: b@y.example", "a@x.example\rBcc: b@y.example"),
+    *("a@x.example\u2028Bcc: b@y.example", "a@x.example\x85b@y.example", "a@x.example\x00"),
+    *('"a@x.example, b"@y.example, c@z.example', "a@b@x.example", "@x.example", "a@", "", " "),
+    *("=?utf-8?q?a=40x.example=2C_b=40y.example?=", "a@x.example" + "x" * 10_000),
 ]
 
 
@@ -55,14 +39,10 @@ def sent(mail: Mail) -> tuple[list[str], bytes]:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("to", ["{email}", "Ann <{email}>", "<{email}>", "{email}, o@shop.example"])
-def test_a_column_in_an_address_is_one_address_or_there_is_no_mail(to: str, value: str) -> None:
-    with pytest.raises(InvalidMail):
-        sent(template(to).mail({"email": value}))
-
-
-@pytest.mark.parametrize("value", HOSTILE)
-def test_each_text_of_a_mail_is_one_address(value: str) -> None:
+def test_what_stands_for_an_address_is_one_address_or_there_is_no_mail(value: str) -> None:
+    for to in ("{email}", "Ann <{email}>", "<{email}>", "{email}, o@shop.example"):
+        with pytest.raises(InvalidMail):
+            sent(template(to).mail({"email": value}))
     fine = {"to": ["a@x.example"], "subject": "x", "body": "x"}
     for wrong in ({"to": value}, {"to": ["a@x.example", value]}, {"cc": value}, {"bcc": [value]}):
         with pytest.raises(InvalidMail):
@@ -74,19 +54,13 @@ def test_each_text_of_a_mail_is_one_address(value: str) -> None:
         Mail.from_json(fine).message(value, EVENT, "1")
     with pytest.raises(ValueError, match="address"):
         EmailSender.Config(queue="q", host="h", sender=value)
-
-
-@pytest.mark.parametrize("value", [each for each in HOSTILE if each.strip()])
-def test_a_name_is_a_name_whatever_is_in_it(value: str) -> None:
-    try:
-        recipients, header = sent(
-            template("{name} <{email}>").mail({"name": value, "email": "a@x.example"})
-        )
-    except InvalidMail:
-        return
-    assert recipients == ["a@x.example"]
-    assert header.count(b"\r\nTo:") == 1
-    assert b"Bcc" not in header.replace(b"\r\n ", b"")
+    # As a name it is a name, whatever is in it.
+    with contextlib.suppress(InvalidMail):
+        row = {"name": value, "email": "a@x.example"}
+        recipients, header = sent(template("{name} <{email}>").mail(row))
+        assert recipients == ["a@x.example"]
+        assert header.count(b"\r\nTo:") == 1
+        assert b"Bcc" not in header.replace(b"\r\n ", b"")
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
@@ -131,15 +105,15 @@ def test_addresses_are_what_the_template_says(
     assert [one_address(each).addr_spec for each in filled] == mail.recipients
 
 
-@pytest.mark.parametrize("to", ["{a} {b}", "all: {a};", "{a} ({b})", "<{a}", "{a},", ",{a}", "a b"])
-def test_a_template_that_is_no_list_of_addresses_is_refused_at_once(to: str) -> None:
-    with pytest.raises(InvalidMail, match="no list of addresses"):
-        AddressTemplate(to)
-    with pytest.raises(ValueError, match="no list of addresses"):
-        EmailSender.Config(queue="q", host="h", sender="a@x", to=to, subject="x", body="x")
+def test_a_template_that_is_no_list_of_addresses_is_refused_at_once() -> None:
+    for to in ("{a} {b}", "all: {a};", "{a} ({b})", "<{a}", "{a},", ",{a}", "a b"):
+        with pytest.raises(InvalidMail, match="no list of addresses"):
+            AddressTemplate(to)
+        with pytest.raises(ValueError, match="no list of addresses"):
+            EmailSender.Config(queue="q", host="h", sender="a@x", to=to, subject="x", body="x")
 
 
-@pytest.mark.parametrize("subject", ["x\r\nBcc: b@y", "x\nBcc: b@y", "x\u2029y", "x\x0cy", "x\x00"])
-def test_a_subject_is_one_line(subject: str) -> None:
-    with pytest.raises(InvalidMail, match="subject has a line end"):
-        sent(template("a@x.example", "{s}").mail({"s": subject}))
+def test_a_subject_is_one_line() -> None:
+    for subject in ("x\r\nBcc: b@y", "x\nBcc: b@y", "x\u2029y", "x\x0cy", "x\x00"):
+        with pytest.raises(InvalidMail, match="subject has a line end"):
+            sent(template("a@x.example", "{s}").mail({"s": subject}))

@@ -16,31 +16,24 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "ready-to-run.md").read_text()
 
 
-def example(name: str) -> str:
-    result = CliRunner().invoke(main, ["run", name, "--example"], prog_name="pgqpy")
-    assert result.exit_code == 0, result.output
-    return result.stdout
+BLOCKS = [
+    block
+    for page in sorted(DOCS.glob("*.md"))
+    for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("name", READY)
-def test_the_example_is_in_the_documentation_as_it_is_printed(name: str) -> None:
-    blocks = [
-        block
-        for page in sorted(DOCS.glob("*.md"))
-        for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
-    ]
-    settings = example(name).partition("\n\n")[2]
-    assert any(block.endswith(settings) for block in blocks), f"not in docs/: {settings}"
-
-
-@pytest.mark.parametrize("name", READY)
-def test_the_example_is_a_configuration(
+def test_the_example_is_a_configuration_and_in_the_documentation_as_it_is_printed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = example(name)
+    result = CliRunner().invoke(main, ["run", name, "--example"], prog_name="pgqpy")
+    assert result.exit_code == 0, result.output
+    settings = result.stdout.partition("\n\n")[2]
+    assert any(block.endswith(settings) for block in BLOCKS), f"not in docs/: {settings}"
     file = tmp_path / "example.toml"
-    file.write_text(text)
-    for variable in re.findall(r"\$\{(\w+)\}", text):
+    file.write_text(result.stdout)
+    for variable in re.findall(r"\$\{(\w+)\}", result.stdout):
         # Also good for what a secret of a webhook has to be.
         monkeypatch.setenv(variable, "of+the+environment+0123456789+++")
     assert load(ready(name).Config, file)

@@ -38,19 +38,16 @@ def test_names_are_case_insensitive_and_values_are_typed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "position"),
-    [
+def test_a_stream_starts_where_it_is_told() -> None:
+    for given, position in (
         ("consumer", "consumer"),
         ("Earliest", "earliest"),
         ("latest", "latest"),
         ("tick:12", 12),
         ("time:2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_a_stream_starts_where_it_is_told(given: str, position: object) -> None:
-    options = StreamOptions.parse({"queue": "q", "consumer": "c", "startingPosition": given})
-    assert options.starting_position == position
+    ):
+        options = StreamOptions.parse({"queue": "q", "consumer": "c", "startingPosition": given})
+        assert options.starting_position == position
 
 
 @pytest.mark.parametrize(
@@ -111,9 +108,7 @@ def test_what_is_wrong_is_named(kind: type[Options], given: dict[str, str], erro
 def test_options_that_spark_adds_are_no_mistake() -> None:
     given = {"queue": "q", "writer": "w", "checkpointLocation": "checkpoint", "queryName": "name"}
     assert StreamWriteOptions.parse(given).writer == "w"
-
-
-def test_the_password_is_not_shown() -> None:
+    # The password is not shown.
     options = WriteOptions.parse({"queue": "q", "dsn": "password=sesame", "password": "sesame"})
     assert "sesame" not in repr(options)
 

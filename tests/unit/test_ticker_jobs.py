@@ -56,8 +56,11 @@ def lost() -> None:
     raise psycopg.OperationalError("the connection is lost")
 
 
+Log = Callable[[], list[dict[str, object]]]
+
+
 @pytest.fixture
-def log() -> Iterator[Callable[[], list[dict[str, object]]]]:
+def log() -> Iterator[Log]:
     logger = logging.getLogger(logs.LOGGER)
     before = logger.handlers[:], logger.level, logger.propagate
     stream = StringIO()
@@ -91,7 +94,7 @@ def test_a_job_is_repeated_and_closed_at_the_end() -> None:
     ],
 )
 def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
-    log: Callable[[], list[dict[str, object]]], failure: Callable[[], None], level: str, says: str
+    log: Log, failure: Callable[[], None], level: str, says: str
 ) -> None:
     job = Counting(failure)
     failing = job.served

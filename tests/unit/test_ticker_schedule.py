@@ -40,9 +40,9 @@ def rest(schedule: Schedule, now: float, **round_: Any) -> Pause:
     return schedule.after_round(now, **about, database=DATABASE)
 
 
-FOUND = {"found": True}
+FOUND: dict[str, Any] = {"found": True}
 #: Time since the last event, what the round was like, and the pause after it.
-PAUSES = {
+PAUSES: dict[str, tuple[float, dict[str, Any], Pause]] = {
     "busy: every few milliseconds": (100, FOUND, Pause(BUSY, asleep=False)),
     "due before that": (100, FOUND | {"wait": 0.002}, Pause(0.002, asleep=False)),
     "idle: until a producer wakes it": (SLEEP_AFTER, {}, Pause(AT_MOST, asleep=True)),
