@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -133,9 +133,11 @@ def test_nothing_is_begun_with_a_misspelt_setting(cls: type[Any], meant: str) ->
 
 @pytest.mark.parametrize("cls", WORKERS, ids=lambda cls: cls.__name__)
 def test_a_constructor_of_a_worker_takes_each_of_its_settings(cls: type[Any]) -> None:
-    parameters = inspect.signature(cls).parameters
+    parameters = inspect.signature(cls, eval_str=True).parameters
+    (typed,) = get_args(parameters["settings"].annotation)
+    taken = {*parameters, *get_type_hints(typed)}
     for name in settings(cls):
-        assert name in parameters
+        assert name in taken
         value = object()
         assert getattr(cls("", **{name: value}), name) is value
 
