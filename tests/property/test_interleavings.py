@@ -20,7 +20,7 @@ COMMON = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 PROFILES = {
-    "ci": settings(COMMON, max_examples=200, stateful_step_count=50),
+    "ci": settings(COMMON, max_examples=140, stateful_step_count=50),
     "thorough": settings(COMMON, max_examples=3000, stateful_step_count=100),
 }
 
