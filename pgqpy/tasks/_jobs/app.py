@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, overload
 
@@ -25,14 +24,6 @@ __all__ = ["Job", "PushOptions", "TaskApp"]
 
 #: The settings of a push that also apply to a schedule.
 _OF_PERIODIC = ("priority", "headers", "unique_key", "order_key")
-
-
-@dataclass(frozen=True, slots=True)
-class Periodic:
-    job: Job[Any, Any]
-    cron: Cron
-    missed: str
-    kwargs: Mapping[str, Any]
 
 
 class TaskApp:
@@ -56,7 +47,7 @@ class TaskApp:
         self.queue = queue
         self.retry_policy = retry_policy
         self.jobs: dict[str, Job[Any, Any]] = {}
-        self.periodics: dict[str, Periodic] = {}
+        self.periodics: dict[str, Callable[[], PeriodicTask]] = {}
 
     @overload
     def task(self, function: Callable[P, R], /) -> Job[P, R]: ...
@@ -160,7 +151,19 @@ class TaskApp:
                     f"there are two schedules called {name}",
                     hint="Give one of them another periodic_name=.",
                 )
-            self.periodics[name] = Periodic(job, schedule, missed, kwargs)
+
+            def make() -> PeriodicTask:
+                payload, settings = job.task((), kwargs)
+                return PeriodicTask(
+                    name=name,
+                    queue=job.default.queue,
+                    cron=schedule,
+                    missed=missed,
+                    payload=payload,
+                    **{each: settings[each] for each in _OF_PERIODIC},
+                )
+
+            self.periodics[name] = make
             return job
 
         return register
@@ -168,21 +171,7 @@ class TaskApp:
     def periodic_tasks(self) -> list[PeriodicTask]:
         """Return the schedules in the server's form. Raises InvalidPayload for arguments that a job
         does not take."""
-        found = []
-        for name, periodic in self.periodics.items():
-            options = periodic.job.default
-            payload, settings = periodic.job.task((), periodic.kwargs)
-            found.append(
-                PeriodicTask(
-                    name=name,
-                    queue=options.queue,
-                    cron=periodic.cron,
-                    missed=periodic.missed,
-                    payload=payload,
-                    **{each: settings[each] for each in _OF_PERIODIC},
-                )
-            )
-        return found
+        return [make() for make in self.periodics.values()]
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
