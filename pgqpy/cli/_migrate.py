@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from pgqpy.cli._base.command import Command, Exclusive, dsn_option
+from pgqpy.cli._base.command import Command, Exclusive
 from pgqpy.cli._base.output import json_option, print_json, print_table, say, wants_json
 
 
 @click.command(cls=Command, role="pgq_owner")
-@dsn_option
 @click.option(
     "--to", "revision", cls=Exclusive, metavar="REVISION", help="Upgrade to this revision only."
 )

@@ -52,7 +52,8 @@ _DSN: dict[str, Any] = {
 class Command(click.Command):
     """A command with the database role that it needs, and with examples: the end of its help.
 
-    If its function takes ``conn``, it has --dsn, and is called with a connection to that database.
+    If its function takes ``conn`` or ``dsn``, it has --dsn, and is called with a connection to that
+    database, or with its name.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Command(click.Command):
         self.role = role
         self.names_of_users = names_of_users
         assert self.callback is not None
-        self.connects = "conn" in inspect.signature(self.callback).parameters
-        if self.connects:
+        takes = inspect.signature(self.callback).parameters
+        self.connects = "conn" in takes
+        own = any(each.name == "dsn" for each in self.params)
+        if self.connects or ("dsn" in takes and not own):
             self.params.insert(0, click.Option(["--dsn"], **_DSN))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -164,7 +167,6 @@ class Exclusive(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
 
-dsn_option = click.option("--dsn", **_DSN)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, Parsed, queue_argument
-from pgqpy.cli._base.command import Group, dsn_option
+from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
@@ -72,7 +72,6 @@ def spark_session(master: str | None) -> SparkSession:
 
 
 @spark.command("run", role="pgq_reader")
-@dsn_option
 @click.option("--once", is_flag=True, help="Process what is there now, and end; for schedulers.")
 @master_option
 @click.option("--consumer", type=CONSUMER, help="The name, instead of the class's.")
@@ -134,7 +133,6 @@ def load(target: str) -> type[SparkConsumer]:
 
 
 @spark.command("archive", role="pgq_reader")
-@dsn_option
 @queue_argument
 @click.argument("path", type=TEXT)
 @click.option(
@@ -248,7 +246,6 @@ def archive_info(path: str, master: str | None) -> None:
 
 
 @spark.command("replay", role="pgq_writer")
-@dsn_option
 @click.argument("path", type=TEXT)
 @queue_argument
 @click.option("--source", type=TEXT, metavar="QUEUE", help="The queue they were in, if several.")

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.rows import args_row, scalar_row
 
 from pgqpy.cli._base.arguments import TEXT, due_options, queue_argument
-from pgqpy.cli._base.command import Group, count_option, dsn_option, options
+from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, plural, print_items, say, shown
@@ -58,7 +58,6 @@ def event() -> None:
 
 
 @event.command("insert", role="pgq_writer")
-@dsn_option
 @queue_argument
 @click.argument("event_type", metavar="[TYPE]", type=TEXT, required=False)
 @click.argument("data", metavar="[DATA]", type=TEXT, required=False)

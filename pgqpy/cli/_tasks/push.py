@@ -20,7 +20,6 @@ from pgqpy.cli._base.arguments import (
     json_text,
     task_queue_argument,
 )
-from pgqpy.cli._base.command import dsn_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import plural, say
@@ -32,7 +31,6 @@ CHUNK = 1000
 
 
 @task.command("push", role="pgq_writer")
-@dsn_option
 @task_queue_argument
 @click.argument("payload", type=JSON, required=False)
 @click.option(

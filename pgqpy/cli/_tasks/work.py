@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
-from pgqpy.cli._base.command import dsn_option, log_options, log_to
+from pgqpy.cli._base.command import log_options, log_to
 from pgqpy.cli._base.database import interruptible
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_module
@@ -19,7 +19,6 @@ from pgqpy.errors import PgqError
 
 
 @task.command("work", role="pgq_reader")
-@dsn_option
 @click.argument("target", type=TEXT)
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=TASK_QUEUE)
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="N at a time.")
