@@ -68,7 +68,16 @@ class TaskApp:
     ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 
     def task(  # type: ignore[misc]
-        self, function: Callable[..., Any] | None = None, /, **options: Any
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        lease: Duration | None = None,
+        retry_policy: RetryPolicy | None = None,
+        transaction: bool = False,
+        **push: Any,
     ) -> Any:
         """Make a function, sync or async, a job.
 
@@ -80,41 +89,21 @@ class TaskApp:
         """
 
         def make(function: Callable[..., Any]) -> Job[Any, Any]:
-            return self._task(function, **options)
+            known: Any = getattr(function, "__name__", None) if name is None else name
+            _check_function(function, known)
+            if known in self.jobs:
+                raise InvalidTask(
+                    f"there are two jobs called {known}", hint="Give one of them another name=."
+                )
+            if retry_policy is not None:
+                check_policy(retry_policy)
+            if lease is not None and interval(lease, "lease") <= timedelta():
+                raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
+            options = PushOptions(queue=self.queue if queue is None else queue, **push)
+            self.jobs[known] = Job(function, known, options, lease, retry_policy, transaction)
+            return self.jobs[known]
 
         return make if function is None else make(function)
-
-    def _task(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        lease: Duration | None = None,
-        retry_policy: RetryPolicy | None = None,
-        transaction: bool = False,
-        **push: Any,
-    ) -> Job[Any, Any]:
-        known: Any = getattr(function, "__name__", None) if name is None else name
-        _check_function(function, known)
-        if known in self.jobs:
-            raise InvalidTask(
-                f"there are two jobs called {known}", hint="Give one of them another name=."
-            )
-        if retry_policy is not None:
-            check_policy(retry_policy)
-        if lease is not None and interval(lease, "lease") <= timedelta():
-            raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
-        job: Job[Any, Any] = Job(
-            function,
-            known,
-            PushOptions(queue=self.queue if queue is None else queue, **push),
-            lease=lease,
-            retry_policy=retry_policy,
-            transaction=transaction,
-        )
-        self.jobs[known] = job
-        return job
 
     def periodic(
         self,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from pgqpy._runtime.heartbeat import Heartbeat
@@ -52,12 +51,7 @@ class JobHeartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._thread.close()
 
     @contextmanager

@@ -130,10 +130,9 @@ class Job(Push[P], Generic[P, R]):
         function: Callable[P, R],
         name: str,
         options: PushOptions,
-        *,
-        lease: Duration | None = None,
-        retry_policy: RetryPolicy | None = None,
-        transaction: bool = False,
+        lease: Duration | None,
+        retry_policy: RetryPolicy | None,
+        transaction: bool,
     ) -> None:
         update_wrapper(self, function)
         super().__init__(name, Arguments(name, function), options)

@@ -41,3 +41,9 @@ def test_a_worker_that_cannot_work_is_refused(settings: dict[str, Any], said: st
 def test_a_worker_has_one_way_to_work() -> None:
     with pytest.raises(errors.InvalidConsumer, match="not handle_task and process_task"):
         Writer("", handler=print).run()
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    settings: Any = {"leese": 5}
+    with pytest.raises(TypeError, match=r"TaskWorker\(\) has no setting 'leese'"):
+        TaskWorker("", "work", print, **settings)
