@@ -66,9 +66,7 @@ def replicate() -> None:
 @click.option("--target", type=TEXT, metavar="NAME", help="The table's name in the target.")
 @click.option("--columns", type=LIST, help="Only these, and the key.")
 @click.option("--overwrite", is_flag=True, help="Replace what the target's table holds.")
-@click.pass_obj
 def add(
-    settings: Settings,
     tables: tuple[str, ...],
     path: Path,
     target: str | None,
@@ -88,7 +86,7 @@ def add(
     """
     if len(tables) > 1 and (target or columns):
         raise click.UsageError("--target and --columns are for one table at a time")
-    with _manager(settings, path) as manager:
+    with _manager(path) as manager:
         for table in tables:
             added = manager.add(table, target=target, columns=columns, overwrite=overwrite)
             what = "sequence" if added.kind == "S" else "table"
@@ -98,8 +96,7 @@ def add(
 @replicate.command("remove", role="pgq_admin")
 @tables_argument(required=True)
 @config_argument
-@click.pass_obj
-def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
+def remove(tables: tuple[str, ...], path: Path) -> None:
     """Remove tables or sequences: the copies stay, and follow no more.
 
     The capture ends too, if the queue has no other consumers. Add them again to start over.
@@ -107,7 +104,7 @@ def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
     Examples:
       pgqpy replicate remove public.flight replicate.toml
     """
-    with _manager(settings, path) as manager:
+    with _manager(path) as manager:
         for table in tables:
             ended = manager.remove(table)
             say(f"{table} is not replicated any more")
@@ -121,8 +118,7 @@ def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
 @replicate.command("copy", role="pgq_admin")
 @tables_argument(required=True)
 @config_argument
-@click.pass_obj
-def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
+def copy(tables: tuple[str, ...], path: Path) -> None:
     """Copy tables once more, from the start.
 
     Readers of the target see the old rows until the copy is complete; then it catches up.
@@ -130,7 +126,7 @@ def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
     Examples:
       pgqpy replicate copy public.flight replicate.toml
     """
-    with _manager(settings, path) as manager:
+    with _manager(path) as manager:
         for table in tables:
             manager.copy_again(table)
             say(f"table {table} is to be copied again")
@@ -139,8 +135,7 @@ def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
 @replicate.command("list", role="pgq_admin")
 @config_argument
 @json_option
-@click.pass_obj
-def list_tables(settings: Settings, path: Path) -> None:
+def list_tables(path: Path) -> None:
     """List the tables and sequences, and how far each is.
 
     States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
@@ -152,7 +147,7 @@ def list_tables(settings: Settings, path: Path) -> None:
     """
     from pgqpy_consumers.replicate._sequences import sequences
 
-    with _manager(settings, path) as manager:
+    with _manager(path) as manager:
         tables = [_shown(manager, each) for each in manager.state.tables()]
         others = [asdict(each) for each in sequences(manager.state)]
         if not tables and not others:
@@ -184,8 +179,7 @@ def list_tables(settings: Settings, path: Path) -> None:
 
 @replicate.command("compare", role="pgq_admin")
 @compare_options
-@click.pass_obj
-def compare(settings: Settings, /, path: Path, **which: Any) -> None:
+def compare(path: Path, **which: Any) -> None:
     """Compare tables with their copies, while both change.
 
     Without names, all of them. Each is compared at one point in time, by checksums, and the keys
@@ -195,7 +189,7 @@ def compare(settings: Settings, /, path: Path, **which: Any) -> None:
       pgqpy replicate compare replicate.toml
       pgqpy replicate compare public.flight replicate.toml --json
     """
-    compared = _compare(settings, path, repair=False, **which)
+    compared = _compare(path, repair=False, **which)
     _print_comparisons(compared)
     if any(each.differences for each in compared):
         raise CliError("the copies differ", f"`pgqpy replicate repair ... {path}` sets them right")
@@ -203,8 +197,7 @@ def compare(settings: Settings, /, path: Path, **which: Any) -> None:
 
 @replicate.command("repair", role="pgq_admin")
 @compare_options
-@click.pass_obj
-def repair(settings: Settings, /, path: Path, **which: Any) -> None:
+def repair(path: Path, **which: Any) -> None:
     """Compare tables, and repair the rows of the copies that differ.
 
     Without names, all of them, while both change. Only rows that differ are written.
@@ -212,17 +205,15 @@ def repair(settings: Settings, /, path: Path, **which: Any) -> None:
     Examples:
       pgqpy replicate repair public.flight replicate.toml
     """
-    _print_comparisons(_compare(settings, path, repair=True, **which))
+    _print_comparisons(_compare(path, repair=True, **which))
 
 
-def _compare(
-    settings: Settings, path: Path, *, tables: Sequence[str], wait: float, repair: bool
-) -> list[Comparison]:
+def _compare(path: Path, *, tables: Sequence[str], wait: float, repair: bool) -> list[Comparison]:
     from pgqpy_consumers.replicate.compare import Comparer
 
-    config = _config(settings, path)
+    config = _config(path)
     comparer = Comparer(config.dsn, config.target_dsn, config.queue, config.consumer, patience=wait)
-    with _manager(settings, path) as manager:
+    with _manager(path) as manager:
         replicas = (
             [manager.replica(table) for table in tables] if tables else manager.state.tables()
         )
@@ -278,10 +269,11 @@ def _shown(manager: Manager, replica: Replica) -> dict[str, Any]:
     }
 
 
-def _config(settings: Settings, path: Path) -> Any:
+def _config(path: Path) -> Any:
     from pgqpy_consumers import settings as files
     from pgqpy_consumers.replicate import Replicate
 
+    settings = click.get_current_context().ensure_object(Settings)
     overrides = {} if settings.dsn_argument is None else {"dsn": settings.dsn_argument}
     try:
         config = files.load(Replicate.Config, path, overrides)
@@ -292,10 +284,10 @@ def _config(settings: Settings, path: Path) -> Any:
 
 
 @contextmanager
-def _manager(settings: Settings, path: Path) -> Iterator[Manager]:
+def _manager(path: Path) -> Iterator[Manager]:
     from pgqpy_consumers.replicate.manage import Manager
 
-    config = _config(settings, path)
+    config = _config(path)
     with connect(config.dsn, names_of_users=True) as source, ExitStack() as stack:
         with comes_from(config.target_dsn):
             target = stack.enter_context(connect(config.target_dsn, names_of_users=True))

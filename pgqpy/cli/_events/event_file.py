@@ -73,22 +73,15 @@ def format_of(path: str) -> str:
 @contextmanager
 def _progress(description: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error, if that is a terminal."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as rich
 
     screen = console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    bar = rich.Progress(
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
         console=screen,
         disable=not screen.is_terminal,
         transient=True,
