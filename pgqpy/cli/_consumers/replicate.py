@@ -142,7 +142,6 @@ def list_tables(path: Path) -> None:
     wait in the target until it is repaired, and applying them is retried.
 
     Examples:
-      pgqpy replicate list replicate.toml
       pgqpy replicate list replicate.toml --json
     """
     from pgqpy_consumers.replicate._sequences import sequences

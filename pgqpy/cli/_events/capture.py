@@ -104,7 +104,6 @@ def list_captures(conn: Connection, table: str | None) -> None:
     The keys of the JSON objects are the columns of pgq.capture_info().
 
     Examples:
-      pgqpy capture list
       pgqpy capture list public.flight --json
     """
     _require_table(conn, table)

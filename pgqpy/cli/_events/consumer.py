@@ -185,7 +185,6 @@ def list_consumers(conn: Connection, queue: str | None) -> None:
     are the columns of pgq.get_consumer_info().
 
     Examples:
-      pgqpy consumer list
       pgqpy consumer list flights --json
     """
     consumers = Admin(conn).get_consumer_info(queue)

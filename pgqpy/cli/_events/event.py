@@ -296,7 +296,6 @@ def delayed(conn: Connection, queue: str, count: int) -> None:
     with the keys due, id, type, data, extra1 to extra4.
 
     Examples:
-      pgqpy event delayed flights
       pgqpy event delayed flights -n 1000 --json
     """
     print_items(

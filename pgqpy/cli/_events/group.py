@@ -71,7 +71,6 @@ def list_groups(conn: Connection, queue: str | None) -> None:
     Lag and pending events are those of the slowest partition.
 
     Examples:
-      pgqpy group list
       pgqpy group list orders --json
     """
     groups = GroupAdmin(conn).get_group_info(queue)

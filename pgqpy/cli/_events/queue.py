@@ -92,7 +92,6 @@ def list_queues(conn: Connection) -> None:
     objects are the columns of pgq.get_queue_info().
 
     Examples:
-      pgqpy queue list
       pgqpy queue list --json | jq -r '.[].queue_name'
     """
     print_items(

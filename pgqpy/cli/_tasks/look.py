@@ -46,7 +46,6 @@ def list_tasks(conn: Connection, queue: str | None, count: int, **which: Any) ->
     the time at which it became or becomes available, and for claimed tasks the end of the lease.
 
     Examples:
-      pgqpy task list
       pgqpy task list mails --status available --status scheduled -n 100
       pgqpy task list mails.failed --error timeout --older-than '1 day'
       pgqpy task list mails --payload '{"to": "ann"}' --json | jq .id
@@ -133,7 +132,6 @@ def progress(conn: Connection, queue: str | None, watch: bool, every: float) -> 
     report. Cancelled tasks are shown, too, with the reason, until they end.
 
     Examples:
-      pgqpy task progress
       pgqpy task progress reports --watch
     """
     tasks = Tasks(conn)

@@ -34,7 +34,6 @@ def list_periodic(conn: Connection) -> None:
     if next is past, no worker is running, or all are busy.
 
     Examples:
-      pgqpy task periodic list
       pgqpy task periodic list --json | jq '.[].next'
     """
     found = [asdict(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]

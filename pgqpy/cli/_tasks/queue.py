@@ -83,7 +83,6 @@ def list_queues(conn: Connection) -> None:
     10,000. The keys of the JSON objects are the columns of pgq_task.get_queue_info().
 
     Examples:
-      pgqpy task queues
       pgqpy task queues --json | jq '.[] | select(.paused)'
     """
     print_items(
@@ -178,7 +177,6 @@ def stats(conn: Connection, queue: str | None) -> None:
     back, and may jump when the server crashes.
 
     Examples:
-      pgqpy task stats
       pgqpy task stats mails --json
     """
     rows = dict_rows(conn, "select * from pgq_task.get_statistics(%s)", [queue])

@@ -112,7 +112,6 @@ def limits(conn: Connection, queue: str | None) -> None:
     their headers. Tasks that wait for a limit are held, or scheduled for their turn.
 
     Examples:
-      pgqpy task limits
       pgqpy task limits mails --json
     """
     found = Tasks(conn).limits(queue)
@@ -204,7 +203,6 @@ def grants(conn: Connection, queue: str | None) -> None:
     not restricted, grants have no effect.
 
     Examples:
-      pgqpy task grants
       pgqpy task grants payments --json
     """
     print_items(
