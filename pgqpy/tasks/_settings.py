@@ -65,9 +65,7 @@ def set_given(worker: object, known: type, given: Mapping[str, Any]) -> None:
     """Set the attributes that are given. Raises TypeError for one that is not ``known``."""
     for name, value in given.items():
         if name not in known.__annotations__:
-            raise TypeError(
-                f"{type(worker).__name__}() got an unexpected keyword argument {name!r}"
-            )
+            raise TypeError(f"{type(worker).__name__}() has no setting {name!r}")
         if value is not None:
             setattr(worker, name, value)
 
