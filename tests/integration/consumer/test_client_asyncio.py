@@ -80,26 +80,6 @@ def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
     assert counts(conn) == dict.fromkeys("abcde", 1)
 
 
-def test_a_failed_batch_is_rolled_back_and_comes_again(
-    dsn: str, conn: Connection, queue: str, send: Send
-) -> None:
-    batches: list[int] = []
-
-    class Failing(Counter):
-        async def process_batch(self, conn: pgqpy.AsyncConnection, batch: AsyncBatch) -> None:
-            batches.append(batch.id)
-            await super().process_batch(conn, batch)
-            if len(batches) == 1:
-                raise LookupError
-            self.stop()
-
-    send("ab")
-    asyncio.run(Failing(dsn, queue=queue).run())
-    first, second = batches
-    assert first == second
-    assert counts(conn) == {"a": 1, "b": 1}
-
-
 def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
     dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:

@@ -106,26 +106,24 @@ def test_a_consumer_of_a_queue_that_is_dropped_says_so_at_once(
     assert queue in str(error)
 
 
+@pytest.mark.parametrize("how", ["unregistered", "deleted as in PgQ"])
 def test_a_consumer_that_is_unregistered_says_so_at_once(
-    conn: Connection, queue: str, start: Start
+    conn: Connection, queue: str, start: Start, how: str
 ) -> None:
     consumer = start(Plain)
-    Admin(conn).unregister_consumer(queue, "c")
+    if how == "unregistered":
+        Admin(conn).unregister_consumer(queue, "c")
+    else:
+        conn.execute("delete from pgq.subscription")
     assert isinstance(consumer.ended.get(timeout=PATIENCE), errors.ConsumerNotRegistered)
 
 
-def test_a_consumer_whose_registration_is_deleted_as_in_pgq_says_so_at_once(
-    conn: Connection, start: Start
-) -> None:
-    consumer = start(Plain)
-    conn.execute("delete from pgq.subscription")
-    assert isinstance(consumer.ended.get(timeout=PATIENCE), errors.ConsumerNotRegistered)
-
-
-def test_a_queue_that_is_made_again_is_listened_to_again(
+def test_a_consumer_that_is_moved_back_or_whose_queue_is_made_again_goes_on_at_once(
     conn: Connection, queue: str, start: Start
 ) -> None:
     consumer = start(Plain)
+    Admin(conn).register_consumer_at(queue, "c", 1)
+    assert consumer.seen.get(timeout=PATIENCE) == "first"
     # In one transaction, so that it cannot look between.
     with conn.transaction():
         Admin(conn).drop_queue(queue, force=True)
@@ -134,11 +132,3 @@ def test_a_queue_that_is_made_again_is_listened_to_again(
     for data in ("second", "third"):
         send(conn, queue, data)
         assert consumer.seen.get(timeout=PATIENCE) == data
-
-
-def test_a_consumer_that_is_moved_back_takes_its_events_again_at_once(
-    conn: Connection, queue: str, start: Start
-) -> None:
-    consumer = start(Plain)
-    Admin(conn).register_consumer_at(queue, "c", 1)
-    assert consumer.seen.get(timeout=PATIENCE) == "first"

@@ -196,15 +196,6 @@ def test_a_worker_that_stops_with_a_failing_batch_leaves_it_to_the_others(
     assert seen_by(conn) == {"a": "w2"}
 
 
-def test_a_worker_with_a_name_gets_its_open_batch_back(
-    dsn: str, conn: Connection, queue: str, send: Send
-) -> None:
-    send("a")
-    conn.execute("select pgq_coop.next_batch(%s, 'shared', 'w1')", [queue])
-    assert Worker(dsn, queue=queue, worker_name="w1").run_once()
-    assert seen_by(conn) == {"a": "w1"}
-
-
 @pytest.mark.usefixtures("fill")
 def test_workers_wait_while_a_plain_consumer_has_a_batch_and_say_what_for(
     dsn: str, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
@@ -255,30 +246,3 @@ def test_asyncio_workers_share_in_one_event_loop(dsn: str, conn: Connection, que
     assert len(seen) == 20
     assert set(seen.values()) == {worker.worker_name for worker in workers}
     assert consumers(conn) == ["shared"]
-
-
-def test_an_asyncio_worker_says_that_it_is_at_work(
-    dsn: str, conn: Connection, queue: str, send: Send
-) -> None:
-    class Long(AsyncCoopConsumer):
-        consumer = "shared"
-        dead_after = timedelta(seconds=0.2)
-
-        async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
-            def silence_all() -> None:
-                with pgqpy.connect(dsn) as other_conn:
-                    silence(other_conn)
-
-            # In the event loop's thread it could wait for what only the event loop commits.
-            await asyncio.to_thread(silence_all)
-            async with await pgqpy.async_connect(dsn, autocommit=True) as other:
-                for _ in range(PATIENCE * 100):
-                    cursor = await other.execute("select min(sub_active) from pgq.subscription")
-                    ((active,),) = await cursor.fetchall()
-                    if active.year > 2005:
-                        return
-                    await asyncio.sleep(0.01)
-            raise AssertionError("it was silent")
-
-    send("a")
-    assert asyncio.run(Long(dsn, queue=queue).run_once())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -116,19 +115,17 @@ class Whole(Fails, Consumer):
 Kinds = [Plain, InPieces, ByPolicy, Coop, Group, Remote, Serial, Tracked, Whole]
 
 
-@pytest.fixture
-def make(dsn: str, target_dsn: str, queue: str) -> Callable[[Any], Any]:
-    def make_one(kind: Any) -> Any:
-        target = {"target_dsn": target_dsn} if issubclass(kind, (Remote, Serial)) else {}
-        return kind(dsn, queue=queue, **target)
-
-    return make_one
+def made(kind: Any, dsn: str) -> Any:
+    target = {"target_dsn": dsn} if issubclass(kind, (Remote, Serial)) else {}
+    consumer = kind(dsn, queue="test_queue", **target)
+    consumer.run(until_empty=True)
+    return consumer
 
 
 @pytest.mark.parametrize("kind", Kinds, ids=lambda kind: kind.__name__)
 def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
     kind: Any,
-    make: Callable[[Any], Any],
+    dsn: str,
     queue: str,
     conn: Connection,
     tick: Tick,
@@ -136,17 +133,17 @@ def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
     cli: Cli,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    consumer = make(kind)
-    consumer.run_once() if kind is Coop else consumer.run(until_empty=True)
+    consumer = made(kind, dsn)
     if kind is Coop:
+        # Its run has ended, and the consumer is registered without it.
         consumer.register()
     events = [Producer(queue).insert_event(conn, "t", str(n)) for n in range(3)]
     tick()
     caplog.set_level(logging.ERROR, "pgqpy")
     thread = background(consumer)
     eventually(conn, "select attempts >= 3 from pgq.failing_consumer")
-    [(queue, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
-    assert queue == queue
+    [(noted, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
+    assert noted == queue
     assert name == {Coop: "picky.worker", Group: "picky#0"}.get(kind, "picky")
     assert event == {Whole: None, InPieces: events[2]}.get(kind, events[0])
     assert error == "ZeroDivisionError: no \\x00 such \N{SNOWMAN} thing"
@@ -187,10 +184,16 @@ def test_asyncio_with_several_events_at_once_names_the_one_that_raised(
 
 
 def test_a_run_that_ends_with_the_error_leaves_it_too_and_a_new_batch_begins_at_one(
-    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
+    dsn: str, queue: str, conn: Connection, tick: Tick
 ) -> None:
-    consumer = make(Plain)
+    consumer = made(Plain, dsn)
+    # What succeeds writes nothing.
+    broken, Fails.broken = Fails.broken, None
+    ops.insert(conn, queue, "0")
+    tick()
     consumer.run(until_empty=True)
+    assert ops.value(conn, "select pg_relation_size('pgq.consumer_failure')") == 0
+    Fails.broken = broken
     for number in (1, 2):
         ops.insert(conn, queue, str(number))
         tick()
@@ -198,7 +201,7 @@ def test_a_run_that_ends_with_the_error_leaves_it_too_and_a_new_batch_begins_at_
             with pytest.raises(ZeroDivisionError):
                 consumer.run_once()
             assert [row[5] for row in conn.execute(NOTED)] == [attempt]
-        broken, Fails.broken = Fails.broken, None
+        Fails.broken = None
         assert consumer.run_once()
         assert conn.execute(NOTED).fetchall() == []
         Fails.broken = broken
@@ -229,10 +232,9 @@ def test_a_batch_that_costs_the_connection_is_noted_over_the_next_one(
 
 
 def test_a_moved_or_unregistered_consumer_is_not_failing(
-    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
+    dsn: str, queue: str, conn: Connection, tick: Tick
 ) -> None:
-    consumer = make(Plain)
-    consumer.run(until_empty=True)
+    consumer = made(Plain, dsn)
     ops.insert(conn, queue, "x")
     tick()
     with pytest.raises(ZeroDivisionError):
@@ -242,18 +244,6 @@ def test_a_moved_or_unregistered_consumer_is_not_failing(
     assert conn.execute(NOTED).fetchall() == []
     consumer.unregister()
     assert ops.value(conn, "select count(*) from pgq.consumer_failure") == 0
-
-
-def test_what_succeeds_writes_no_note(
-    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
-) -> None:
-    Fails.broken = None
-    consumer = make(Plain)
-    consumer.run(until_empty=True)
-    ops.insert(conn, queue, "x")
-    tick()
-    consumer.run(until_empty=True)
-    assert ops.value(conn, "select pg_relation_size('pgq.consumer_failure')") == 0
 
 
 def test_only_readers_note_and_only_of_open_batches_and_little(

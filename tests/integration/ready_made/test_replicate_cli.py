@@ -72,6 +72,19 @@ def test_what_is_wrong_is_said_with_the_remedy(
 ) -> None:
     pair.both("create table keyless (id int)")
     assert "ADD PRIMARY KEY" in cli.fails("replicate", "add", "keyless", config)
+    # Names are shown as they are to be typed.
+    pair.both('create table "Odd, one" ("the Key" int primary key)')
+    cli.ok("replicate", "add", '"Odd, one"', config)
+    [shown] = [each["source"] for each in cli.json("replicate", "list", config)["tables"]]
+    assert shown == 'public."Odd, one"'
+    pair.target.execute('alter table "Odd, one" drop constraint "Odd, one_pkey"')
+    cli.ok("replicate", "remove", shown, config)
+    said = cli.fails("replicate", "add", shown, config)
+    assert 'ALTER TABLE public."Odd, one" ADD PRIMARY KEY ("the Key")' in said
+    pair.source.execute("create sequence invoice")
+    assert "has no sequence public.invoice" in cli.fails("replicate", "add", "invoice", config)
+    pair.target.execute("create sequence invoice")
+    cli.ok("replicate", "add", "invoice", config)
     assert "pgqpy replicate list" in cli.fails("replicate", "remove", "item", config)
     assert "one table at a time" in cli.fails(
         "replicate", "add", "item", "sale", config, "--columns", "id", exit_code=2
@@ -119,18 +132,6 @@ def test_a_table_without_rights_is_not_said_to_be_one_of_ours(
         pair.target.execute(f"drop role {name}".encode())
 
 
-def test_names_are_shown_as_they_are_to_be_typed(cli: Cli, pair: Pair, config: str) -> None:
-    pair.both('create table "Odd, one" ("the Key" int primary key)')
-    cli.ok("replicate", "add", '"Odd, one"', config)
-    shown = cli.json("replicate", "list", config)["tables"][0]["source"]
-    assert shown == 'public."Odd, one"'
-    pair.target.execute('alter table "Odd, one" drop constraint "Odd, one_pkey"')
-    cli.ok("replicate", "remove", shown, config)
-    assert 'ALTER TABLE public."Odd, one" ADD PRIMARY KEY ("the Key")' in cli.fails(
-        "replicate", "add", shown, config
-    )
-
-
 def test_a_table_whose_changes_do_not_come_any_more_is_listed_with_the_reason(
     cli: Cli, pair: Pair, config: str
 ) -> None:
@@ -140,13 +141,6 @@ def test_a_table_whose_changes_do_not_come_any_more_is_listed_with_the_reason(
     item, sale = cli.json("replicate", "list", config)["tables"]
     assert item["error"] == "the source has no table public.item any more"
     assert sale["error"] == f"it is not captured into {pair.queue} any more"
-
-
-def test_a_sequence_that_the_target_lacks_is_refused(cli: Cli, pair: Pair, config: str) -> None:
-    pair.source.execute("create sequence invoice")
-    assert "has no sequence public.invoice" in cli.fails("replicate", "add", "invoice", config)
-    pair.target.execute("create sequence invoice")
-    cli.ok("replicate", "add", "invoice", config)
 
 
 def test_the_example_is_a_configuration_and_is_in_the_docs(cli: Cli) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from pgqpy_consumers.replicate import NotComparable
 from pgqpy_consumers.replicate.compare import Comparer, Comparison
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect
+from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair
 from tests.fixtures.fix_ticker import eventually
 
@@ -36,31 +39,43 @@ def compare(
     return comparer.compare(pair.manager.replica(table), repair=repair)
 
 
-def spoil(pair: Pair) -> None:
-    """Change the target directly, which no application should do."""
-    pair.target.execute("delete from account where id = 'a7'")
-    pair.target.execute("update account set balance = balance + 1 where id = 'a8'")
-    pair.target.execute("insert into account values (99, 'a\"9', 0)")
+@contextmanager
+def going_on(conn: Connection, change: Callable[[Connection, int], None]) -> Iterator[None]:
+    """Changes are made all the time, with their number."""
+    stop = threading.Event()
+
+    def run() -> None:
+        for turn in itertools.count(1):
+            if stop.is_set():
+                return
+            change(conn, turn)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
 
 
 SPOILT = [("(0,a7)", "missing"), ("(1,a8)", "different"), ('(99,"a""9")', "extra")]
 
 
 @pytest.mark.smoke
-def test_a_copy_that_is_right_compares_equal(account: Pair) -> None:
+def test_what_was_changed_in_the_target_is_found_and_repaired(account: Pair) -> None:
     with account.running():
         assert compare(account).differences == []
-        assert compare(account).rows == 500
-
-
-def test_what_was_changed_in_the_target_is_found_and_repaired(account: Pair) -> None:
-    spoil(account)
-    with account.running():
+        # No application should change the target directly.
+        account.target.execute("delete from account where id = 'a7'")
+        account.target.execute("update account set balance = balance + 1 where id = 'a8'")
+        account.target.execute("insert into account values (99, 'a\"9', 0)")
         found = compare(account)
         assert [(each.key, each.kind) for each in found.differences] == SPOILT
         assert found.repaired == 0
         assert compare(account, repair=True).repaired == 3
-        assert compare(account).differences == []
+        right = compare(account)
+        assert (right.differences, right.rows) == ([], 500)
     account.same("account")
 
 
@@ -76,24 +91,17 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
         )
         slow = connect(account.source_dsn, autocommit=False)
         slow.execute("update account set balance = -1 where id = 'a77'")
-        stop = threading.Event()
 
-        def churn() -> None:
-            conn = connect(account.source_dsn)
-            turn = 0
-            while not stop.is_set():
-                turn += 1
-                conn.execute(
-                    "update account set balance = balance + 1 where branch = %s and id <> 'a77'",
-                    [turn % 7],
-                )
-                conn.execute("insert into account values (100, %s, 1)", [f"new {turn}"])
-                conn.execute("delete from account where id = %s", [f"new {turn - 3}"])
+        def change(conn: Connection, turn: int) -> None:
+            conn.execute(
+                "update account set balance = balance + 1 where branch = %s and id <> 'a77'",
+                [turn % 7],
+            )
+            conn.execute("insert into account values (100, %s, 1)", [f"new {turn}"])
+            conn.execute("delete from account where id = %s", [f"new {turn - 3}"])
 
-        thread = threading.Thread(target=churn)
-        thread.start()
-        try:
-            for _ in range(5):
+        with going_on(connect(account.source_dsn), change):
+            for _ in range(3):
                 assert compare(account).differences == []
             account.target.execute("delete from account where id = 'a77'")
             account.target.execute("insert into account values (99, 'a9', 0)")
@@ -103,11 +111,8 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
             ]
             assert compare(account, repair=True).repaired == 2
             slow.commit()
-            for _ in range(5):
+            for _ in range(3):
                 assert compare(account).differences == []
-        finally:
-            stop.set()
-            thread.join(PATIENCE)
     account.follow()
     account.same("account")
 
@@ -124,22 +129,13 @@ def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
         )
         pair.manager.add(table)
     pair.follow()
-    stop = threading.Event()
 
-    def churn() -> None:
-        conn = connect(pair.source_dsn)
-        while not stop.is_set():
-            conn.execute('update a."b.c" set v = v + 1')
+    def change(conn: Connection, _turn: int) -> None:
+        conn.execute('update a."b.c" set v = v + 1')
 
-    thread = threading.Thread(target=churn)
-    with pair.running():
-        thread.start()
-        try:
-            for _ in range(5):
-                assert compare(pair, '"a.b".c').differences == []
-        finally:
-            stop.set()
-            thread.join(PATIENCE)
+    with pair.running(), going_on(connect(pair.source_dsn), change):
+        for _ in range(3):
+            assert compare(pair, '"a.b".c').differences == []
 
 
 def test_a_change_that_the_target_has_lost_is_found(account: Pair) -> None:
