@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import queue as queues
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 import pgqpy
-from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
+from pgqpy import Admin, Batch, BatchStats, Consumer, Event, errors
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, Background
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
-    """A server that may be killed."""
-    with Server() as server:
-        with psycopg.connect(server.dsn) as conn:
-            conn.execute(schema_sql().encode())
-        yield server
+from tests.fixtures.fix_db import Connection
 
 
 @pytest.mark.slow
@@ -50,11 +41,13 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
         def on_batch(self, stats: BatchStats) -> None:
             done.put("batch")
 
+    def send(conn: Connection, data: str) -> None:
+        ops.insert(conn, "q", data)
+        ops.tick(conn, "q")
+
     def deliver(data: str) -> None:
         with psycopg.connect(own_server.dsn, autocommit=True) as conn:
-            Producer("q").insert_event(conn, "type", data)
-            Admin(conn).force_tick("q")
-            Admin(conn).ticker("q")
+            send(conn, data)
             while done.get(timeout=PATIENCE):
                 if conn.execute("select 1 from seen where data = %s", [data]).fetchone():
                     return
@@ -77,9 +70,7 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
 
     # In the middle of a batch, with an effect that is not committed.
     with psycopg.connect(own_server.dsn, autocommit=True) as conn:
-        Producer("q").insert_event(conn, "type", "crash")
-        Admin(conn).force_tick("q")
-        Admin(conn).ticker("q")
+        send(conn, "crash")
     # The consumer may hear of the tick before we hear that it is made.
     ticked.set()
     while trouble.get(timeout=PATIENCE)[1] is None:

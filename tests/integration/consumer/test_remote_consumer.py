@@ -642,30 +642,6 @@ def test_what_cannot_work_is_told_before_anything_happens(
         Nothing(dsn, target_dsn=empty_dsn, queue=queue).run()
 
 
-def test_the_loss_of_either_database_is_survived(
-    sides: Sides, copier: Copier, send: Send, background: Background
-) -> None:
-    kill = (
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
-        " where application_name = 'pgqpy copier' and datname = current_database()"
-    )
-
-    def wait_for(data: str) -> None:
-        while data not in sides.counts():
-            assert thread.is_alive()
-
-    copier.poll_interval = 0.05
-    thread = background(copier)
-    for data in "abcd":
-        send(data)
-        wait_for(data)
-        while not ops.value(sides.target if data in "ac" else sides.conn, kill):
-            assert thread.is_alive()
-    send("e")
-    wait_for("e")
-    assert sides.counts() == dict.fromkeys("abcde", 1)
-
-
 def test_the_asyncio_twin_does_the_same(dsn: str, sides: Sides, send: Send) -> None:
     class Async(AsyncRemoteConsumer):
         consumer = "copier"

@@ -46,6 +46,28 @@ def counter(dsn: str, queue: str) -> Counter:
     return make
 
 
+@pytest.fixture
+def each(counter: Counter, captured: str) -> RowCounter:
+    """A counter of the captured table, which has counted it."""
+    made = counter(captured)
+    made.run(until_empty=True)
+    return made
+
+
+Follow = Callable[[RowCounter], None]
+
+
+@pytest.fixture
+def follow(tick: Tick) -> Follow:
+    """``follow(each)``: it counts what is committed."""
+
+    def tick_and_run(counter: RowCounter) -> None:
+        tick()
+        counter.run(until_empty=True)
+
+    return tick_and_run
+
+
 def counted(conn: Connection, table: str = "item") -> int:
     number: int = ops.value(conn, "select pgq.row_count(%s::regclass)", table)
     return number
@@ -53,24 +75,20 @@ def counted(conn: Connection, table: str = "item") -> int:
 
 @pytest.mark.smoke
 def test_inserts_deletes_and_truncates_are_added_to_what_was_there(
-    conn: Connection, captured: str, counter: Counter, tick: Tick
+    conn: Connection, each: RowCounter, follow: Follow
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     assert counted(conn) == 3
     conn.execute("insert into item select generate_series(4, 10)")
     conn.execute("update item set note = 'x'")
     conn.execute("update item set id = -id")
     conn.execute("delete from item where id in (-1, -2)")
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     assert counted(conn) == 8
     conn.execute("insert into item values (99)")
     conn.execute("truncate item")
     conn.execute("insert into item values (1), (2)")
     conn.execute("delete from item where id = 1")
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     assert counted(conn) == 1
     conn.execute("insert into item values (5)")
     assert counted(conn) == 1, "it is the number of the last batch"
@@ -78,7 +96,7 @@ def test_inserts_deletes_and_truncates_are_added_to_what_was_there(
 
 
 def test_what_the_first_count_has_seen_is_not_added_and_what_it_has_not_is(
-    conn: Connection, connect: Connect, captured: str, counter: Counter, tick: Tick
+    conn: Connection, connect: Connect, captured: str, counter: Counter, tick: Tick, follow: Follow
 ) -> None:
     each = counter(captured)
     each.register()
@@ -93,8 +111,7 @@ def test_what_the_first_count_has_seen_is_not_added_and_what_it_has_not_is(
     conn.execute("delete from item where id = 13")
     tick()
     early.commit()
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     assert counted(conn) == 6 == ops.value(conn, "select count(*) from item")
 
 
@@ -119,7 +136,7 @@ def test_a_table_that_is_named_later_joins_in_the_middle_of_the_stream(
 
 
 def test_all_formats_of_captured_changes_are_counted(
-    conn: Connection, queue: str, captured: str, counter: Counter, tick: Tick
+    conn: Connection, queue: str, captured: str, counter: Counter, follow: Follow
 ) -> None:
     for number, format_ in enumerate(("row_json", "jsontriga", "logutriga"), 1):
         conn.execute(
@@ -133,8 +150,7 @@ def test_all_formats_of_captured_changes_are_counted(
         conn.execute("insert into item select generate_series(1, %s + 2)", [number])
         conn.execute("update item set note = 'x'")
         conn.execute("delete from item where id = 1")
-        tick()
-        each.run(until_empty=True)
+        follow(each)
         assert counted(conn) == number + 1
         assert ops.value(conn, "select max(ct_id) from pgq.counted_table") == anew
 
@@ -149,7 +165,7 @@ def partitioned(conn: Connection, queue: str) -> str:
 
 
 def test_partitions_are_counted_with_their_table_whatever_becomes_of_them(
-    conn: Connection, partitioned: str, counter: Counter, tick: Tick
+    conn: Connection, partitioned: str, counter: Counter, follow: Follow
 ) -> None:
     each = counter(partitioned)
     conn.execute("insert into part values (1), (2), (11)")
@@ -166,8 +182,7 @@ def test_partitions_are_counted_with_their_table_whatever_becomes_of_them(
     ):
         conn.execute(statement)
         conn.execute("insert into part values (9)")
-        tick()
-        each.run(until_empty=True)
+        follow(each)
         assert counted(conn, "part") == ops.value(conn, "select count(*) from part"), statement
         conn.execute("delete from part where id = 9")
 
@@ -190,10 +205,8 @@ def test_partitions_are_counted_with_their_table_whatever_becomes_of_them(
     ],
 )
 def test_a_table_that_is_not_captured_as_it_must_be_is_refused(
-    conn: Connection, captured: str, counter: Counter, tick: Tick, change: str, said: str
+    conn: Connection, each: RowCounter, tick: Tick, change: str, said: str
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     conn.execute("insert into item values (4)")
     tick()
     conn.execute(change.format(again="replace => true").encode())
@@ -233,10 +246,8 @@ def test_a_capture_may_be_interrupted_and_its_table_renamed(
 
 @pytest.mark.parametrize("back", [True, False])
 def test_a_consumer_that_is_moved_counts_anew(
-    conn: Connection, queue: str, captured: str, counter: Counter, tick: Tick, back: bool
+    conn: Connection, queue: str, each: RowCounter, tick: Tick, back: bool
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     before = ops.value(conn, "select max(tick_id) from pgq.tick")
     conn.execute("insert into item values (4), (5)")
     tick()
@@ -252,10 +263,8 @@ def test_a_consumer_that_is_moved_counts_anew(
 
 
 def test_a_batch_that_is_rolled_back_and_comes_again_is_added_once(
-    conn: Connection, captured: str, counter: Counter, tick: Tick
+    conn: Connection, each: RowCounter, tick: Tick
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     conn.execute("insert into item values (4)")
     tick()
 
@@ -284,17 +293,14 @@ def fill_log(conn: Connection) -> None:
 
 
 def test_numbers_stay_few_and_none_dies_while_a_transaction_is_open(
-    conn: Connection, connect: Connect, captured: str, counter: Counter, tick: Tick
+    conn: Connection, connect: Connect, each: RowCounter, follow: Follow
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     forgotten = connect(autocommit=False)
     forgotten.isolation_level = IsolationLevel.REPEATABLE_READ
     assert ops.value(forgotten, "select txid_current()")
     fill_log(conn)
     conn.execute("insert into item values (4)")
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     assert counted(conn) == 4
     assert ops.value(conn, "select count(*) from pgq.row_count_log") == 1
     conn.execute("select pg_stat_force_next_flush()")
@@ -308,22 +314,19 @@ def test_numbers_stay_few_and_none_dies_while_a_transaction_is_open(
 
 
 def test_the_log_is_not_emptied_under_a_reader(
-    conn: Connection, connect: Connect, captured: str, counter: Counter, tick: Tick
+    conn: Connection, connect: Connect, each: RowCounter, follow: Follow
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     reader = connect(autocommit=False)
     assert counted(reader) == 3
     fill_log(conn)
     conn.execute("insert into item values (4)")
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     assert counted(conn) == counted(reader) == 4
     assert ops.value(conn, "select count(*) from pgq.row_count_log") > 20000
 
 
 def test_it_takes_no_more_than_reading_the_queue_and_the_table(
-    conn: Connection, connect: Connect, dsn: str, captured: str, counter: Counter, tick: Tick
+    conn: Connection, connect: Connect, dsn: str, captured: str, counter: Counter, follow: Follow
 ) -> None:
     conn.execute(
         "do $$ begin if to_regrole('test_counter') is null then"
@@ -335,8 +338,7 @@ def test_it_takes_no_more_than_reading_the_queue_and_the_table(
     each.dsn = psycopg.conninfo.make_conninfo(dsn, user="test_counter")
     each.run(until_empty=True)
     conn.execute("insert into item values (4)")
-    tick()
-    each.run(until_empty=True)
+    follow(each)
     stranger = connect()
     stranger.execute("create role test_row_reader")
     try:
@@ -356,13 +358,10 @@ def test_in_a_restored_dump_the_rows_are_counted_anew(
     conn: Connection,
     connect: Connect,
     server: Server,
-    captured: str,
-    counter: Counter,
+    each: RowCounter,
     tick: Tick,
     tmp_path: Path,
 ) -> None:
-    each = counter(captured)
-    each.run(until_empty=True)
     conn.execute("insert into item values (4)")
     tick()
     copy, file = create_database(server, "template0"), tmp_path / "dump"
