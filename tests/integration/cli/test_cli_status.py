@@ -157,23 +157,6 @@ def test_a_batch_that_a_session_tells_of_is_shown_until_the_session_ends(
     assert cli.json("status")["queues"][0]["consumers"][0]["progress"] is None
 
 
-def test_a_ticker_that_runs_is_shown_with_its_session(
-    cli: Cli, conn: Connection, queue: str, spawn: Spawn
-) -> None:
-    assert "no pgqpy ticker" in cli.ok("status")
-    ticker = spawn("ticker", "--log-format", "json")
-    assert ticker.stderr is not None
-    for line in ticker.stderr:
-        if json.loads(line)["message"] == "leading":
-            break
-    pid = cli.json("status")["server"]["ticker_pid"]
-    row = conn.execute("select count(*) from pg_stat_activity where pid = %s", [pid]).fetchone()
-    assert row == (1,)
-    ticker.terminate()
-    ticker.communicate()
-    assert ticker.returncode == 0
-
-
 def test_watching_shows_one_status_after_the_other(cli: Cli, queue: str, spawn: Spawn) -> None:
     watch = spawn("status", "--watch", "--every", "0.1", "--json")
     assert watch.stdout is not None

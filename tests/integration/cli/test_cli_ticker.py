@@ -12,16 +12,19 @@ from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_ticker_ticks_until_it_is_told_to_stop(
-    cli: Cli, conn: Connection, queue: str, spawn: Spawn, stop: signal.Signals
+    cli: Cli, conn: Connection, queue: str, spawn: Spawn
 ) -> None:
+    assert "no pgqpy ticker" in cli.ok("status")
     ops.insert(conn, queue, "d")
     channel = ops.value(conn, "select pgq.tick_channel(%s)", queue)
     conn.execute(f"listen {channel}")
     ticker = spawn("ticker", "--log-format", "logfmt")
     assert [n.channel for n in conn.notifies(timeout=30, stop_after=1)] == [channel]
-    ticker.send_signal(stop)
+    # Its session is shown.
+    pid = cli.json("status")["server"]["ticker_pid"]
+    assert ops.value(conn, "select count(*) from pg_stat_activity where pid = %s", pid) == 1
+    ticker.send_signal(signal.SIGINT)
     _, log = ticker.communicate()
     assert ticker.returncode == 0
     assert "Traceback" not in log

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy.errors import (
-    GroupConflict,
-    InvalidParameter,
-    KeysParked,
-    LeaseLost,
-    ParkingFull,
-)
+from pgqpy.errors import GroupConflict, InvalidParameter, KeysParked, LeaseLost, ParkingFull
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
 from tests.fixtures.fix_db import Connection
@@ -506,8 +500,7 @@ class AsyncWorker(pgqpy.AsyncGroupConsumer):
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
         await conn.execute(
-            "insert into effect (key, data, worker) values (%s, %s, '')",
-            [event.extra1, event.data],
+            "insert into effect (key, data, worker) values (%s, %s, '')", [event.extra1, event.data]
         )
         if event.data == "k3-1" and event.retry_count < 2:
             raise ValueError

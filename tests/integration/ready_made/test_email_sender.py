@@ -269,11 +269,7 @@ def authority(tmp_path: Path) -> tuple[trustme.CA, str]:
 @pytest.mark.filterwarnings("ignore:Requiring AUTH")
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_it_logs_in_over_an_encrypted_connection_to_the_right_server(
-    put: Put,
-    sender: Sender,
-    mails: MailServer,
-    authority: tuple[trustme.CA, str],
-    security: str,
+    put: Put, sender: Sender, mails: MailServer, authority: tuple[trustme.CA, str], security: str
 ) -> None:
     ca, ca_file = authority
 

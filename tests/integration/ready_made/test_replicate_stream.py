@@ -66,9 +66,7 @@ def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
 
 
 @pytest.mark.smoke
-def test_a_table_that_is_added_is_copied_and_changes_of_all_kinds_are_applied(
-    flight: Pair,
-) -> None:
+def test_a_table_that_is_added_is_copied_and_changes_of_all_kinds_are_applied(flight: Pair) -> None:
     flight.same("flight")
     # Triggers of the target do not fire.
     flight.target.execute(

@@ -355,12 +355,7 @@ def test_it_takes_no_more_than_reading_the_queue_and_the_table(
 
 
 def test_in_a_restored_dump_the_rows_are_counted_anew(
-    conn: Connection,
-    connect: Connect,
-    server: Server,
-    each: RowCounter,
-    tick: Tick,
-    tmp_path: Path,
+    conn: Connection, connect: Connect, server: Server, each: RowCounter, tick: Tick, tmp_path: Path
 ) -> None:
     conn.execute("insert into item values (4)")
     tick()
@@ -410,11 +405,7 @@ def test_the_number_is_right_after_kills_in_the_middle_of_a_random_load(
         for life in range(3):
             process = spawn("run", "row_counter", str(file), "--log-format", "json")
             # From the second on, each dies after some batches more.
-            eventually(
-                conn,
-                "select coalesce(max(rc_nr), 0) > %s from pgq.row_count_log",
-                life * 5,
-            )
+            eventually(conn, "select coalesce(max(rc_nr), 0) > %s from pgq.row_count_log", life * 5)
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=PATIENCE)
     finally:

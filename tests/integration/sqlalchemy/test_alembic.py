@@ -257,9 +257,7 @@ def test_names_with_schemas_and_odd_characters(application: Application, conn: C
     assert "schema='the %s:Shop'" in body(source, "upgrade")[-1]
     # Nothing in PgQ's schemas is proposed to be dropped.
     application.assert_nothing_to_do()
-    assert captures(conn) == [
-        ('"the %s:Shop"."the %:O""rder"', "orders", None, "none"),
-    ]
+    assert captures(conn) == [('"the %s:Shop"."the %:O""rder"', "orders", None, "none")]
     application.downgrade()
     assert captures(conn) == []
 

@@ -31,7 +31,8 @@ from pgqpy import errors
 from pgqpy.sqlalchemy import AsyncProducer, Producer, libpq_dsn
 from tests.fixtures.fix_db import Connection
 
-EVENTS = [("many", str(number)) for number in range(12_000)]
+# More than are sent at once.
+EVENTS = [("many", str(number)) for number in range(6_000)]
 
 
 @pytest.fixture
