@@ -175,6 +175,8 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             os.kill(os.getpid(), number)
             super().process_event(conn, event)
+            if event.data == "c":
+                self.stop()  # it went on for too long
 
     def handler(_number: int, _frame: object) -> None:
         pass
