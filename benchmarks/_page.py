@@ -34,6 +34,7 @@ USUAL = {
     "settings": "fsync: on; full_page_writes: on; max_wal_size: 4GB; shared_buffers: 512MB; "
     "synchronous_commit: off",
 }
+BAR = "\\|"
 FIGURE_ROW = re.compile(r"^\| \[(?P<number>\w+)\]\(#(?P<name>\w+)\) \|.*$", re.MULTILINE)
 
 
@@ -63,7 +64,8 @@ def rows_of(page: str) -> dict[str, list[str]]:
     """Return the rows of a page's overview by the names of the benchmarks."""
     rows: dict[str, list[str]] = {}
     for row in FIGURE_ROW.finditer(page):
-        rows.setdefault(row["name"], []).append(row[0])
+        # Without what `overview` has added.
+        rows.setdefault(row["name"], []).append(re.sub(r"\*\*.*:<br>", "", row[0]))
     return rows
 
 
@@ -84,8 +86,10 @@ def overview(rows: dict[str, list[str]]) -> Iterator[str]:
     yield "\n## The figures to reach\n"
     yield from table(("#", "what", "target", "measured", "met"), (), left=4)
     for group, (what, target) in FIGURES.items():
-        yield from lines_of([(f"**{group}**", f"**{what}**", target, "", "")])
-        yield from measured.get(group, ["|  | not measured yet |  |  |  |"])
+        first, *others = measured.get(group, ["| | not measured yet | | | |"])
+        number, cells = first.removeprefix("|").split("|", 1)
+        yield f"|{number}| **{what}**, {target.replace('|', BAR)}:<br>{cells.lstrip()}"
+        yield from others
     yield ""
 
 
@@ -168,4 +172,4 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 
 
 def lines_of(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        yield "| " + " | ".join(cell.replace("|", BAR) for cell in row) + " |"

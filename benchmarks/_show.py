@@ -56,7 +56,7 @@ def contest(part: Contest) -> Text:
         )
     columns = (
         *("", f"{part.unit} a second", "ms", "slowest / fastest"),
-        *(f"x {first}", "in single rounds"),
+        *("x the first", "in single rounds"),
     )
     return Text(part.title, columns, rows)
 
