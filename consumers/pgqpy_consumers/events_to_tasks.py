@@ -121,9 +121,12 @@ class EventsToTasks(Configured, pgqpy.RemoteConsumer):
 
     def _insert_of(self, event: pgqpy.Event, task: NewTask) -> str:
         """The arguments for a task as an insert of pgq_task.modify()."""
+        at = task.at
+        if at is not None and at.tzinfo is not None and at <= datetime.now(UTC):
+            at = None
         insert: dict[str, Any] = {
             "queue": task.queue or self.target_queue,
-            "at": None if _has_passed(task.at) else task.at,
+            "at": at,
             "delay": task.delay,
             "priority": task.priority,
             "headers": task.headers,
@@ -186,10 +189,6 @@ def _json_of(payload: Any) -> str:
         # JSON has escapes that jsonb lacks.
         jsonb(json.loads(payload, parse_float=str))
     return payload
-
-
-def _has_passed(at: datetime | None) -> bool:
-    return at is not None and at.tzinfo is not None and at <= datetime.now(UTC)
 
 
 def _refuse(name: str) -> None:

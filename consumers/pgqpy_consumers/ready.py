@@ -6,11 +6,10 @@ of your own its settings.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import Any, ClassVar, Protocol, Self
 
-from pgqpy_consumers.settings import ConfigError, Configured, configured, setting
+from pgqpy_consumers.settings import ConfigError, Configured, advice, configured, setting
 
 __all__ = ["READY", "ConfigError", "Configured", "Ready", "configured", "ready", "setting"]
 
@@ -46,9 +45,7 @@ class Ready(Protocol):
 def ready(name: str) -> type[Ready]:
     """The class of that name. Raises ConfigError if there is none."""
     if name not in READY:
-        close = difflib.get_close_matches(name, READY, 1)
-        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(READY))}"
-        raise ConfigError(f"no consumer {name!r} is ready to run: {advice}")
+        raise ConfigError(f"no consumer {name!r} is ready to run: {advice(name, sorted(READY))}")
     module, _, found = READY[name].partition(":")
     made: type[Ready] = getattr(importlib.import_module(module), found)
     return made

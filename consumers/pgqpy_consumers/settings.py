@@ -11,7 +11,7 @@ import sys
 import textwrap
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -200,9 +200,7 @@ def build(cls: type[T], document: Mapping[str, object], source: str = "the setti
     known = _settings(cls)
     for key in document:
         if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            raise ConfigError(f"unknown key {key!r} in {source}: {advice}")
+            raise ConfigError(f"unknown key {key!r} in {source}: {advice(key, known)}")
     missing = [key for key in known if key not in document and _required(known[key])]
     if missing:
         what = "; ".join(f"{key} ({known[key].metadata[_DOC].rstrip('.')})" for key in missing)
@@ -219,6 +217,12 @@ def build(cls: type[T], document: Mapping[str, object], source: str = "the setti
         return cls(**values)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
+
+
+def advice(name: str, known: Collection[str]) -> str:
+    """The name that was probably meant, or all that are known."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 def required(cls: type) -> list[str]:
@@ -243,9 +247,8 @@ def example(cls: type) -> str:
         else:
             lines = [f"{mark}{key} = {_toml(_USUAL.get(key, '') if shown is None else shown)}"]
         # Keys after a table's heading would belong to the table.
-        (tables if isinstance(shown, Mapping) else plain).append(
-            "\n".join([*_comment(each.metadata[_DOC]), *lines])
-        )
+        about = textwrap.wrap(each.metadata[_DOC], 98, initial_indent="# ", subsequent_indent="# ")
+        (tables if isinstance(shown, Mapping) else plain).append("\n".join([*about, *lines]))
     return "\n\n".join(plain + tables) + "\n"
 
 
@@ -310,10 +313,6 @@ def _kind(hint: Any) -> str:
     named = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
     named |= {list: "an array", dict: "a table", Mapping: "a table"}
     return named.get(origin) or str(origin.__name__)
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
 
 
 def _key(name: str) -> str:

@@ -17,71 +17,68 @@ from pgqpy_ticker.config import address
 from pgqpy_ticker.served import Served
 
 
-class Endpoint:
+class Endpoint(ThreadingHTTPServer):
     """The HTTP server, until :meth:`close`. Raises OSError if the port is taken."""
+
+    daemon_threads = True
 
     def __init__(self, http: str, served: Callable[[], list[Served]]) -> None:
         """``served`` returns the databases that are served now."""
-        self._server = _Server(address(http), _handler(served))
+        where = address(http)
+        if ":" in where[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(where, _Handler)
+        self.served = served
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="http", daemon=True
+            target=self.serve_forever, args=(0.1,), name="http", daemon=True
         )
         self._thread.start()
 
     @property
     def address(self) -> str:
         """The address on which it listens; the port is the real one even if 0 was given."""
-        host, port = self._server.server_address[:2]
+        host, port = self.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+    timeout = 10
 
-    def __init__(self, where: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        if ":" in where[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(where, handler)
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/healthz":
+                reports = {each.name: each.report() for each in self.server.served()}
+                well = all(report["healthy"] for report in reports.values())
+                status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+                body = json.dumps({"healthy": well, "databases": reports})
+                self._answer(status, "application/json", body)
+            case "/metrics":
+                self._answer(
+                    HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.page(self.server.served())
+                )
+            case _:
+                body = "there are /healthz and /metrics\n"
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", body)
 
+    do_HEAD = do_GET  # noqa: N815 (http.server finds methods by these names)
 
-def _handler(served: Callable[[], list[Served]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-        def do_GET(self) -> None:
-            match self.path.partition("?")[0]:
-                case "/healthz":
-                    reports = {each.name: each.report() for each in served()}
-                    well = all(report["healthy"] for report in reports.values())
-                    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-                    body = json.dumps({"healthy": well, "databases": reports})
-                    self._answer(status, "application/json", body)
-                case "/metrics":
-                    self._answer(HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.page(served()))
-                case _:
-                    body = "there are /healthz and /metrics\n"
-                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", body)
+    def version_string(self) -> str:
+        return "pgqpy"
 
-        do_HEAD = do_GET  # noqa: N815 (http.server finds methods by these names)
-
-        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def version_string(self) -> str:
-            return "pgqpy"
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: a scrape every few seconds is no news."""
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        """Log nothing: a scrape every few seconds is no news."""

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 import pgqpy
 from pgqpy.errors import comes_from
-from pgqpy_consumers.apply import Table, describe
+from pgqpy_consumers.apply import describe
 from pgqpy_consumers.replicate import _sequences as sequences
 from pgqpy_consumers.replicate import _source as catalog
 from pgqpy_consumers.replicate._source import Relation
@@ -43,7 +43,9 @@ class Manager:
         raise.
         """
         relation = catalog.find(self._source, name)
-        names = self._target_names(relation, target)
+        names = relation.names
+        if target is not None:
+            names = _parse(self._source, target, relation.schema)
         if relation.kind == "S":
             if sequences.position(self.state.conn, names) is None:
                 raise ReplicaError(
@@ -86,7 +88,10 @@ class Manager:
                 " source's primary key",
                 hint=f"ALTER TABLE {table} ADD PRIMARY KEY ({names_of_key})",
             )
-        if not overwrite and self._has_rows(table):
+        [(has_rows,)] = self.state.conn.execute(
+            sql.SQL("select exists (select from {})").format(table.identifier)
+        )
+        if has_rows and not overwrite:
             raise ReplicaError(
                 f"table {table} of the target is not empty",
                 hint="Empty it, or say --overwrite: what is in it is then replaced by the copy.",
@@ -158,17 +163,6 @@ class Manager:
         if row is not None:
             return row[0], row[1]
         return _parse(self._source, name)
-
-    def _target_names(self, relation: Relation, target: str | None) -> tuple[str, str]:
-        if target is None:
-            return relation.names
-        return _parse(self._source, target, relation.schema)
-
-    def _has_rows(self, table: Table) -> bool:
-        [row] = self.state.conn.execute(
-            sql.SQL("select exists (select from {})").format(table.identifier)
-        )
-        return bool(row[0])
 
     def _capture(
         self, relation: Relation, key: Sequence[str], columns: Sequence[str] | None

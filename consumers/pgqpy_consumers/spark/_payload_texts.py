@@ -196,13 +196,10 @@ def _times(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         times = _each(
             date.fromisoformat if pa.types.is_date(type_) else _datetime(type_), texts, type_
         )
-    first, last = (pa.scalar(limit, _integer(type_)).cast(type_) for limit in _RANGES[type_])
+    integer = pa.int32() if pa.types.is_date(type_) else pa.int64()
+    first, last = (pa.scalar(limit, integer).cast(type_) for limit in _RANGES[type_])
     in_range = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
     return pc.if_else(in_range, times, pa.scalar(None, type_))
-
-
-def _integer(type_: pa.DataType) -> pa.DataType:
-    return pa.int32() if pa.types.is_date(type_) else pa.int64()
 
 
 def _datetime(type_: pa.DataType) -> Callable[[str], datetime]:

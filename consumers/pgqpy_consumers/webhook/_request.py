@@ -65,7 +65,7 @@ Key = Callable[[Event], str]
 _COLUMNS: dict[str, Key] = {
     "id": lambda event: str(event.id),
     "type": lambda event: event.type or "",
-    "primary_key": lambda event: _row_key(event) if event.operation else "",
+    "primary_key": lambda event: f"{event.table} {_text(event.key)}" if event.operation else "",
     **{
         f"extra{n}": lambda event, name=f"extra{n}": getattr(event, name) or ""  # type: ignore[misc]
         for n in range(1, 5)
@@ -87,10 +87,6 @@ def key_function(text: str) -> Key:
         path = text.split(".")[1:]
         return _or_none(lambda event: _text(_field(event, path)))
     raise ValueError(f"key is {text!r}; it may be {', '.join(_COLUMNS)}, or data.FIELD")
-
-
-def _row_key(event: Event) -> str:
-    return f"{event.table} {_text(event.key)}"
 
 
 def _text(value: object) -> str:
