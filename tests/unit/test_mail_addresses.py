@@ -105,6 +105,11 @@ def test_addresses_are_what_the_template_says(
     assert [one_address(each).addr_spec for each in filled] == mail.recipients
 
 
+def test_an_address_behind_a_name_has_no_name_of_its_own() -> None:
+    with pytest.raises(InvalidMail, match="no address to be put behind a name"):
+        template("{n} <{email}>").mail({"n": "Ann", "email": "Bob <b@x.example>"})
+
+
 def test_a_template_that_is_no_list_of_addresses_is_refused_at_once() -> None:
     for to in ("{a} {b}", "all: {a};", "{a} ({b})", "<{a}", "{a},", ",{a}", "a b"):
         with pytest.raises(InvalidMail, match="no list of addresses"):

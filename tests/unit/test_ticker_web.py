@@ -66,6 +66,18 @@ def test_healthy_is_when_each_database_is_led_or_stood_by_for(site: Site) -> Non
     assert site.get("/healthz")[0] == 503
 
 
+def test_a_leader_whose_maintenance_fails_is_unhealthy_and_says_what_fails(site: Site) -> None:
+    for served in site.served:
+        served.enter(State.LEADING)
+    site.shop.fail(("shop.tidy_up", "orders"), "division by zero")
+    status, body = site.get("/healthz")
+    report = json.loads(body)["databases"]["shop"]
+    failing = {"operation": "shop.tidy_up", "argument": "orders", "error": "division by zero"}
+    assert (status, report["failing"]) == (503, [failing])
+    site.shop.mend(("shop.tidy_up", "orders"))
+    assert site.get("/healthz")[0] == 200
+
+
 def test_other_paths_say_which_there_are_and_head_answers_without_a_body(site: Site) -> None:
     status, body = site.get("/")
     assert status == 404
