@@ -47,3 +47,11 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
     settings: Any = {"leese": 5}
     with pytest.raises(TypeError, match=r"TaskWorker\(\) has no setting 'leese'"):
         TaskWorker("", "work", print, **settings)
+
+
+def test_a_setting_of_none_is_that_of_the_class() -> None:
+    class Slow(TaskWorker):
+        batch_size = 7
+
+    assert Slow("", "work", print, batch_size=None).batch_size == 7
+    assert Slow("", "work", print, batch_size=3).batch_size == 3
