@@ -116,12 +116,11 @@ def consumer() -> None:
     """Register and unregister consumers, list them, move them."""
 
 
-consumer_argument = click.argument("consumer", type=CONSUMER)
+consumer_arguments = options(queue_argument, click.argument("consumer", type=CONSUMER))
 
 
 @consumer.command("register", role="pgq_reader")
-@queue_argument
-@consumer_argument
+@consumer_arguments
 @position_options
 def register(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
     """Register a consumer on a queue.
@@ -152,8 +151,7 @@ def register(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
 
 
 @consumer.command("unregister", role="pgq_reader")
-@queue_argument
-@consumer_argument
+@consumer_arguments
 def unregister(conn: Connection, queue: str, consumer: str) -> None:
     """Unregister a consumer from a queue.
 
@@ -216,8 +214,7 @@ def main_consumer(conn: Connection, queue: str, consumer: str) -> str | None:
 
 
 @consumer.command("seek", role="pgq_admin")
-@queue_argument
-@consumer_argument
+@consumer_arguments
 @position_options
 def seek(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
     """Move a consumer to another place in its queue.
@@ -247,8 +244,7 @@ def seek(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
 
 
 @consumer.command("rewind", role="pgq_admin")
-@queue_argument
-@consumer_argument
+@consumer_arguments
 @click.option(
     "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
 )

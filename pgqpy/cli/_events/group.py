@@ -8,7 +8,7 @@ import click
 
 from pgqpy.admin import GroupAdmin
 from pgqpy.cli._base.arguments import TEXT, Name, any_queue_argument, queue_argument
-from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.command import Group, options
 from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
@@ -28,7 +28,7 @@ GROUP = Name(
         info.group_name for info in GroupAdmin(admin.conn).get_group_info(typed.get("queue"))
     ),
 )
-group_argument = click.argument("group", type=GROUP)
+group_arguments = options(queue_argument, click.argument("group", type=GROUP))
 
 
 @click.group(cls=Group)
@@ -93,8 +93,7 @@ def list_groups(conn: Connection, queue: str | None) -> None:
 
 
 @group.command("show", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @json_option
 def show(conn: Connection, queue: str, group: str) -> None:
     """Show a group's partitions and their workers.
@@ -144,8 +143,7 @@ def show(conn: Connection, queue: str, group: str) -> None:
 
 
 @group.command("resize", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @click.argument("partitions", type=int)
 def resize(conn: Connection, queue: str, group: str, partitions: int) -> None:
     """Change the number of a group's partitions.
@@ -167,8 +165,7 @@ def resize(conn: Connection, queue: str, group: str, partitions: int) -> None:
 
 
 @group.command("set", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @click.argument("parameter", type=click.Choice(["lease", "park_limit"]))
 @click.argument("value", type=TEXT)
 def set_config(conn: Connection, queue: str, group: str, parameter: str, value: str) -> None:
@@ -185,8 +182,7 @@ def set_config(conn: Connection, queue: str, group: str, parameter: str, value: 
 
 
 @group.command("parked", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @json_option
 def parked(conn: Connection, queue: str, group: str) -> None:
     """List the parked keys.
@@ -216,8 +212,7 @@ def parked(conn: Connection, queue: str, group: str) -> None:
 
 
 @group.command("unpark", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @click.argument("key", type=TEXT, required=False)
 @click.option("--all", "every", is_flag=True, help="All parked keys.")
 @click.option("--give-up", is_flag=True, help="First make the key's first event a dead letter.")
@@ -254,8 +249,7 @@ def unpark(
 
 
 @group.command("drop", role="pgq_reader")
-@queue_argument
-@group_argument
+@group_arguments
 @click.option("--force", is_flag=True, help="Also if it has parked events, which are lost then.")
 def drop(conn: Connection, queue: str, group: str, force: bool) -> None:
     """Drop a group with the positions of its partitions.
