@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import class_row, tuple_row
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.failure import interval
@@ -35,6 +35,7 @@ from pgqpy.tasks._values import (
     TaskStatistics,
 )
 
+T = TypeVar("T")
 _Taken: TypeAlias = list[Task]
 
 #: Seconds between polls while `Tasks.claim` waits: some tasks send no notification.
@@ -471,14 +472,14 @@ class Tasks:
         ``"popped"`` or ``"deleted"``; at most ``max_tasks`` (None: all). The queue's setting
         ``keep`` says how long they are kept.
         """
-        rows = self._dicts(
+        return self._objects(
+            FinishedTask,
             sql.FINISHED,
             queue,
             queue,
             sql.whole(max_tasks, "max_tasks"),
             *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
         )
-        return [FinishedTask(**row) for row in rows]
 
     def replay(
         self,
@@ -509,7 +510,7 @@ class Tasks:
 
     def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
         """Return the counts of operations on tasks, of all queues or of one."""
-        return [TaskStatistics(**row) for row in self._dicts(sql.STATISTICS, queue)]
+        return self._objects(TaskStatistics, sql.STATISTICS, queue)
 
     # --- queues
 
@@ -541,8 +542,7 @@ class Tasks:
         """Return settings and sizes of all queues, or of one, counting at most ``max_count`` tasks
         of each kind and priority (None: all)."""
         ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
-        rows = self._dicts(ask, queue, sql.whole(max_count, "max_count"))
-        return [TaskQueueInfo(**row) for row in rows]
+        return self._objects(TaskQueueInfo, ask, queue, sql.whole(max_count, "max_count"))
 
     def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
@@ -655,8 +655,8 @@ class Tasks:
             cursor.execute(statement, checked(arguments))
             return cursor.fetchall()
 
-    def _dicts(self, statement: bytes, *arguments: Any) -> Any:
-        cursor = self.conn.cursor(row_factory=dict_row)
+    def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
+        cursor = self.conn.cursor(row_factory=class_row(kind))
         with translate_errors():
             cursor.execute(statement, checked(arguments))
             return cursor.fetchall()
@@ -682,5 +682,4 @@ class Tasks:
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
         number = sql.whole(max_tasks, "max_tasks")
-        rows = self._dicts(sql.LIST, queue, sql.filter_json(filter), number)
-        return [TaskInfo(**row) for row in rows]
+        return self._objects(TaskInfo, sql.LIST, queue, sql.filter_json(filter), number)

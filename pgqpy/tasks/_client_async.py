@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import class_row, tuple_row
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.failure import interval
@@ -32,6 +32,7 @@ from pgqpy.tasks._values import (
     TaskStatistics,
 )
 
+T = TypeVar("T")
 _Taken: TypeAlias = list[Task]
 
 #: Seconds between polls while `AsyncTasks.claim` waits: some tasks send no notification.
@@ -470,14 +471,14 @@ class AsyncTasks:
         ``"popped"`` or ``"deleted"``; at most ``max_tasks`` (None: all). The queue's setting
         ``keep`` says how long they are kept.
         """
-        rows = await self._dicts(
+        return await self._objects(
+            FinishedTask,
             sql.FINISHED,
             queue,
             queue,
             sql.whole(max_tasks, "max_tasks"),
             *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
         )
-        return [FinishedTask(**row) for row in rows]
 
     async def replay(
         self,
@@ -508,7 +509,7 @@ class AsyncTasks:
 
     async def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
         """Return the counts of operations on tasks, of all queues or of one."""
-        return [TaskStatistics(**row) for row in await self._dicts(sql.STATISTICS, queue)]
+        return await self._objects(TaskStatistics, sql.STATISTICS, queue)
 
     # --- queues
 
@@ -540,8 +541,7 @@ class AsyncTasks:
         """Return settings and sizes of all queues, or of one, counting at most ``max_count`` tasks
         of each kind and priority (None: all)."""
         ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
-        rows = await self._dicts(ask, queue, sql.whole(max_count, "max_count"))
-        return [TaskQueueInfo(**row) for row in rows]
+        return await self._objects(TaskQueueInfo, ask, queue, sql.whole(max_count, "max_count"))
 
     async def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
@@ -656,8 +656,8 @@ class AsyncTasks:
             await cursor.execute(statement, checked(arguments))
             return await cursor.fetchall()
 
-    async def _dicts(self, statement: bytes, *arguments: Any) -> Any:
-        cursor = self.conn.cursor(row_factory=dict_row)
+    async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
+        cursor = self.conn.cursor(row_factory=class_row(kind))
         with translate_errors():
             await cursor.execute(statement, checked(arguments))
             return await cursor.fetchall()
@@ -683,5 +683,4 @@ class AsyncTasks:
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
         number = sql.whole(max_tasks, "max_tasks")
-        rows = await self._dicts(sql.LIST, queue, sql.filter_json(filter), number)
-        return [TaskInfo(**row) for row in rows]
+        return await self._objects(TaskInfo, sql.LIST, queue, sql.filter_json(filter), number)
