@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +27,7 @@ from pgqpy.tasks import (
 )
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_task_worker import left
+from tests.fixtures.fix_task_worker import left, run_until_empty
 
 Return = Callable[[], Any]
 
@@ -101,19 +99,6 @@ def latin1_dsn(server: Server) -> Iterator[str]:
             conn.execute(f"drop database {name} with (force)".encode())
 
 
-@pytest.fixture
-def tasks(conn: Connection) -> Tasks:
-    made = Tasks(conn)
-    made.create_queue("work")
-    return made
-
-
-def run(made: Any) -> None:
-    ended = made.run(until_empty=True)
-    if inspect.iscoroutine(ended):
-        asyncio.run(ended)
-
-
 def history(tasks: Tasks, queue: str = "work") -> list[tuple[Any, Any, int]]:
     return [(each.result, each.error, each.attempts) for each in tasks.finished(queue)]
 
@@ -134,7 +119,7 @@ def test_a_task_whose_result_is_no_json_is_finished_without_it(
     if kept:
         tasks.set_config("work", "keep", "1 hour")
     tasks.push_many("work", list(RETURNS))
-    run(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+    run_until_empty(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
     assert sorted(done) == sorted(RETURNS)
     assert left(conn) == []
     told = [each.getMessage() for each in caplog.records if "is finished, but" in each.message]
@@ -154,7 +139,7 @@ def test_results_are_kept_of_those_beside_one_that_has_none(
 
     tasks.set_config("work", "keep", "1 hour")
     tasks.push_many("work", range(10))
-    run(Half(dsn, "work", **AT_ONCE))
+    run_until_empty(Half(dsn, "work", **AT_ONCE))
     found = tasks.finished("work")
     assert {each.payload: each.result for each in found} == {
         number: None if number % 2 else {"n": number} for number in range(10)
@@ -162,33 +147,27 @@ def test_results_are_kept_of_those_beside_one_that_has_none(
     assert {each.payload for each in found if each.error is None} == {0, 2, 4, 6, 8}
 
 
-@pytest.mark.parametrize("returned", [lambda: 5, lambda: "abc", lambda: {1, 2}, dict])
-def test_a_batch_that_returns_no_list_is_done(
-    dsn: str, tasks: Tasks, conn: Connection, returned: Return
-) -> None:
+def test_a_batch_that_returns_no_list_is_done(dsn: str, tasks: Tasks, conn: Connection) -> None:
     calls: list[int] = []
+    returns: list[Any] = [5, "abc", {1, 2}, {}]
 
     class Counting(TaskWorker):
         def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> Any:
             calls.append(len(tasks))
-            return returned()
+            return returns[len(calls) % 4]
 
     tasks.set_config("work", "keep", "1 hour")
-    tasks.push_many("work", range(3))
-    run(Counting(dsn, "work", **AT_ONCE))
-    assert sum(calls) == 3
+    tasks.push_many("work", range(8))
+    run_until_empty(Counting(dsn, "work", batch_size=2, **AT_ONCE))
+    assert sum(calls) == 8
     assert {(result, attempts) for result, _, attempts in history(tasks)} == {(None, 1)}
     assert all("process_batch returned" in error for _, error, _ in history(tasks))
-
-
-@pytest.mark.parametrize("returned", [lambda: iter([Retry(3600)]), lambda: Retry(3600)])
-def test_outcomes_of_a_batch_are_none_the_less_taken_as_such(
-    dsn: str, tasks: Tasks, conn: Connection, returned: Return
-) -> None:
-    run_one = type("One", (TaskWorker,), {"process_batch": lambda *_: returned()})
-    tasks.push("work", 1)
-    run(run_one(dsn, "work", batch_size=1))
-    assert left(conn) == [("work", "scheduled", 0, 1)]
+    # Outcomes are none the less taken as such.
+    for later in (lambda: iter([Retry(3600)]), lambda: Retry(3600)):
+        one = type("One", (TaskWorker,), {"process_batch": lambda *_, made=later: made()})
+        tasks.push("work", 1)
+        run_until_empty(one(dsn, "work", batch_size=1))
+    assert left(conn) == [("work", "scheduled", 0, 1)] * 2
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
@@ -200,26 +179,26 @@ def test_a_coroutine_that_was_not_awaited_is_not_taken_for_done(
 
     done: list[Any] = []
     tasks.push("work", 1)
-    run(worker(way, later, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+    run_until_empty(worker(way, later, done, awaited=awaited)(dsn, "work", **AT_ONCE))
     assert done == [1]
     assert left(conn) == [("work.failed", "available", 0, 1)]
 
 
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
-@pytest.mark.parametrize("result", ["\N{SNOWMAN}", "\N{SNOWMAN}" * 20_000])
 def test_a_task_whose_result_the_server_does_not_take_is_finished_without_it(
-    latin1_dsn: str, way: str, result: str
+    latin1_dsn: str, way: str
 ) -> None:
     done: list[Any] = []
+    snow = "\N{SNOWMAN}"
     with pgqpy.connect(latin1_dsn, autocommit=True) as conn:
         tasks = Tasks(conn)
         tasks.create_queue("work")
         tasks.set_config("work", "keep", "1 hour")
-        tasks.push_many("work", [1, 2, 3])
+        tasks.push_many("work", [1, 2, 3, 4, 5, 6])
         conn.execute("create table effect (nr serial)")
 
         def returned() -> str:
-            return result if len(done) % 2 else "plain"
+            return (snow, "plain", snow * 20_000)[len(done) % 3]
 
         made = worker(way, returned, done, awaited=False)
         if way == "process_task":
@@ -230,14 +209,14 @@ def test_a_task_whose_result_the_server_does_not_take_is_finished_without_it(
                 return returned()
 
             made.process_task = write
-        run(made(latin1_dsn, "work", **AT_ONCE))
-        assert sorted(done) == [1, 2, 3]
+        run_until_empty(made(latin1_dsn, "work", **AT_ONCE))
+        assert sorted(done) == [1, 2, 3, 4, 5, 6]
         assert left(conn) == []
         found = tasks.finished("work")
         assert all(each.result is None or each.result == "plain" for each in found)
         assert any(each.error and "the result is not kept" in each.error for each in found)
         if way == "process_task":
-            assert ops.value(conn, "select count(*) from effect") == 3
+            assert ops.value(conn, "select count(*) from effect") == 6
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
@@ -258,7 +237,7 @@ def test_a_job_whose_result_is_no_json_is_finished_without_it(
     made = app.task(transaction=transaction)(job_aside if awaited else job)
     tasks.set_config("work", "keep", "1 hour")
     made.push_many(conn, [{"kind": kind} for kind in RETURNS])
-    run(app.async_worker(dsn) if awaited else app.worker(dsn))
+    run_until_empty(app.async_worker(dsn) if awaited else app.worker(dsn))
     assert sorted(done) == sorted(RETURNS)
     assert left(conn) == []
     found = history(tasks)
@@ -299,7 +278,7 @@ def test_a_station_is_not_asked_again_because_of_what_it_returned(
     tasks.set_config("p.a", "keep", "1 hour")
     tasks.push_many("p.a", list(RETURNS))
     made: Any = AsyncPipelineWorker if awaited else PipelineWorker
-    run(made(dsn, pipeline, **AT_ONCE))
+    run_until_empty(made(dsn, pipeline, **AT_ONCE))
     assert sorted(done) == sorted(RETURNS)
     if kind == "sink":
         assert left(conn) == []
@@ -332,7 +311,7 @@ def test_a_row_whose_handler_returns_whatever_is_done(
         made: Any = type("Mine", (AsyncTableWorker,), {way: work_aside})
     else:
         made = type("Mine", (TableWorker,), {way: work})
-    run(made(dsn, "mail", **AT_ONCE))
+    run_until_empty(made(dsn, "mail", **AT_ONCE))
     assert sorted(done) == sorted(kinds)
     assert ops.value(conn, "select array_agg(distinct status) from mail") == ["succeeded"]
 
@@ -355,7 +334,7 @@ def test_a_hook_for_a_row_that_failed_takes_nothing_back_of_the_others(
             raise LookupError("hook")
 
     with pytest.raises(LookupError, match="hook"):
-        run(Hooked(dsn, "mail", batch_size=3, retry_policy=FixedDelay(3600)))
+        run_until_empty(Hooked(dsn, "mail", batch_size=3, retry_policy=FixedDelay(3600)))
     assert done == [1, 3]
     states = conn.execute("select id, status from mail order by id").fetchall()
     assert states == [(1, "succeeded"), (2, "failed"), (3, "succeeded")]

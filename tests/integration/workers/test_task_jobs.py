@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +23,8 @@ from pgqpy.tasks import TaskApp, Tasks, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Run
+from tests.fixtures.fix_task_worker import run_until_empty
+from tests.fixtures.task_ops import task_of
 
 QUEUE = "jobs"
 
@@ -59,16 +61,10 @@ def app(conn: Connection) -> TaskApp:
 
 
 @pytest.fixture(params=["sync", "async"])
-def work(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Iterator[Any]:
+def work(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Callable[[], None]:
     """``work()`` runs what there is, in either kind of worker."""
-
-    def run(**settings: Any) -> None:
-        if request.param == "sync":
-            app.worker(dsn, **settings).run(until_empty=True)
-        else:
-            asyncio.run(app.async_worker(dsn, **settings).run(until_empty=True))
-
-    return run  # type: ignore[return-value]
+    make = app.worker if request.param == "sync" else app.async_worker
+    return lambda: run_until_empty(make(dsn))
 
 
 def buried(conn: Connection) -> list[Any]:
@@ -83,7 +79,7 @@ def buried(conn: Connection) -> list[Any]:
 
 @pytest.mark.smoke
 def test_arguments_arrive_as_what_their_annotations_say(
-    app: TaskApp, conn: Connection, work: Any
+    app: TaskApp, conn: Connection, work: Callable[[], None]
 ) -> None:
     seen: list[object] = []
 
@@ -140,21 +136,21 @@ ARGUMENTS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(("annotation", "value"), ARGUMENTS)
 def test_whatever_annotations_say_arrives_as_it_was(
-    app: TaskApp, conn: Connection, dsn: str, annotation: Any, value: Any
+    app: TaskApp, conn: Connection, dsn: str
 ) -> None:
-    seen: list[object] = []
+    seen: dict[int, object] = {}
+    for number, (annotation, value) in enumerate(ARGUMENTS):
 
-    def job(argument: Any) -> None:
-        seen.append(argument)
+        def job(argument: Any, number: int) -> None:
+            seen[number] = argument
 
-    job.__annotations__["argument"] = annotation
-    app.task(job).push(conn, value)
+        job.__annotations__["argument"] = annotation
+        app.task(name=f"job {number}")(job).push(conn, value, number)
     app.worker(dsn).run(until_empty=True)
-    assert seen == [value]
-    assert type(seen[0]) is type(value)
+    for number, (_, value) in enumerate(ARGUMENTS):
+        assert seen[number] == value
+        assert type(seen[number]) is type(value)
 
 
 def test_a_job_is_called_as_usual(app: TaskApp) -> None:
@@ -195,108 +191,74 @@ def test_a_push_is_part_of_the_callers_transaction(
     assert set(ops.statuses(conn)) == {task, one, *many}
 
 
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        ({"task": "job", "args": {"order": {"id": "no"}}}, r"Invalid UUID - at `\$.order.id`"),
-        ({"task": "job", "args": {}}, "missing required field `order`"),
-        ({"task": "job", "args": [1]}, "Expected `object`, got `array`"),
-        (
-            {
-                "task": "job",
-                "args": {
-                    "order": {
-                        "id": str(UUID(int=1)),
-                        "amount": "-1",
-                        "placed": "2026-01-01T00:00:00Z",
-                    }
-                },
-            },
-            "the amount is negative",
-        ),
-        ({"task": "job", "args": {"order": None, "address": {"city": 1}}}, "string|order"),
-        ({"task": 5, "args": {}}, "the payload is no job's"),
-        ({"args": {}}, "the payload is no job's"),
-        ("text", "the payload is no job's"),
-        (None, "the payload is no job's"),
-    ],
-)
 def test_a_payload_that_does_not_fit_fails_for_good_and_says_why(
-    app: TaskApp, conn: Connection, dsn: str, payload: Any, reason: str
+    app: TaskApp, conn: Connection, dsn: str
 ) -> None:
     @app.task
     def job(order: Order, address: Address | None = None) -> None:
         raise AssertionError
 
-    task = ops.push(conn, QUEUE, payload)
+    negative = {"id": str(UUID(int=1)), "amount": "-1", "placed": "2026-01-01T00:00:00Z"}
+    wrong: list[tuple[Any, str]] = [
+        ({"task": "job", "args": {"order": {"id": "no"}}}, r"Invalid UUID - at `\$.order.id`"),
+        ({"task": "job", "args": {}}, "missing required field `order`"),
+        ({"task": "job", "args": [1]}, "Expected `object`, got `array`"),
+        ({"task": "job", "args": {"order": negative}}, "the amount is negative"),
+        ({"task": "job", "args": {"order": None, "address": {"city": 1}}}, "string|order"),
+        ({"task": 5, "args": {}}, "the payload is no job's"),
+        ({"args": {}}, "the payload is no job's"),
+        ("text", "the payload is no job's"),
+        (None, "the payload is no job's"),
+    ]
+    ids = [ops.push(conn, QUEUE, payload) for payload, _ in wrong]
     app.worker(dsn).run(until_empty=True)
-    row = ops.task(conn, task)
-    assert row is not None
-    assert row["queue"] == "jobs.failed"
-    assert row["headers"]["attempts"] == 1
-    assert re.search(reason, row["error"])
-    assert row["payload"] == payload
+    for task, (payload, reason) in zip(ids, wrong, strict=True):
+        row = task_of(conn, task)
+        assert (row["queue"], row["headers"]["attempts"]) == ("jobs.failed", 1)
+        assert re.search(reason, row["error"])
+        assert row["payload"] == payload
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_arguments_that_do_not_fit_are_not_pushed(app: TaskApp, conn: Connection) -> None:
+    @app.task
+    def job(order: Order, copies: int = 1, address: Address | None = None) -> None: ...
+
+    untyped: Any = job
+    for wrong in (
         {"order": "x"},
         {"order": ORDER, "copies": "3"},
         {"order": ORDER, "copies": float("nan")},
         {"order": object()},
         {"order": ORDER, "address": {"city": None}},
-    ],
-)
-def test_arguments_that_do_not_fit_are_not_pushed(
-    app: TaskApp, conn: Connection, arguments: Any
-) -> None:
-    @app.task
-    def job(order: Order, copies: int = 1, address: Address | None = None) -> None: ...
-
-    with pytest.raises(InvalidPayload, match="job"):
-        job.push(conn, **arguments)
+    ):
+        with pytest.raises(InvalidPayload, match="job"):
+            untyped.push(conn, **wrong)
+    # Those that the function does not take are refused as in a call.
+    for args, kwargs in (((), {}), ((1, 2, 3, 4), {}), ((), {"order": ORDER, "other": 1})):
+        with pytest.raises(TypeError, match=r"job\(\)"):
+            untyped.push(conn, *args, **kwargs)
     assert not ops.statuses(conn)
 
 
-def test_arguments_that_the_function_does_not_take_are_refused_as_in_a_call(
-    app: TaskApp, conn: Connection
+def test_an_unknown_job_or_parameter_is_tried_again_and_says_so(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
 ) -> None:
-    @app.task
-    def job(order: int) -> None: ...
-
-    untyped: Any = job
-    for args, kwargs in (((), {}), ((1, 2), {}), ((), {"other": 1})):
-        with pytest.raises(TypeError, match=r"job\(\)"):
-            untyped.push(conn, *args, **kwargs)
-
-
-def test_an_unknown_job_is_tried_again_and_says_so(
-    app: TaskApp, conn: Connection, work: Any
-) -> None:
-    @app.task
-    def known() -> None: ...
-
-    ops.push(conn, QUEUE, {"task": "unknown", "args": {}})
-    work()
-    [(_, reason)] = buried(conn)
-    assert "there is no job called unknown" in reason
-    assert ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks") == [{"n": "3"}]
-
-
-def test_an_unknown_parameter_is_tried_again(app: TaskApp, conn: Connection, work: Any) -> None:
     @app.task
     def job(one: int) -> None: ...
 
+    ops.push(conn, QUEUE, {"task": "unknown", "args": {}})
     ops.push(conn, QUEUE, {"task": "job", "args": {"one": 1, "two": 2}})
     work()
-    [(_, reason)] = buried(conn)
-    assert "unknown field `two`" in reason
-    assert ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks") == [{"n": "3"}]
+    [(_, unknown), (_, parameter)] = buried(conn)
+    assert "there is no job called unknown" in unknown
+    assert "unknown field `two`" in parameter
+    attempts = ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks")
+    assert attempts == [{"n": "3"}] * 2
 
 
-def test_names_stay_when_functions_are_renamed(app: TaskApp, conn: Connection, work: Any) -> None:
+def test_names_stay_when_functions_are_renamed(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
     done = []
 
     @app.task(name="mails.send")
@@ -311,7 +273,7 @@ def test_names_stay_when_functions_are_renamed(app: TaskApp, conn: Connection, w
 
 
 def test_each_job_has_its_own_queue_priority_keys_and_retry_policy(
-    app: TaskApp, conn: Connection, work: Any
+    app: TaskApp, conn: Connection, work: Callable[[], None]
 ) -> None:
     tried: list[int] = []
 
@@ -332,15 +294,9 @@ def test_each_job_has_its_own_queue_priority_keys_and_retry_policy(
     first = job.push(conn, 1)
     assert job.push(conn, 1) == first
     second = job.options(priority=9, headers={"a": 1}, unique_key=None).push(conn, 1)
-    row, other = ops.task(conn, first), ops.task(conn, second)
-    assert row is not None
-    assert other is not None
-    assert (row["queue"], row["priority"], row["unique_key"], row["order_key"]) == (
-        "other",
-        7,
-        "number 1",
-        "all",
-    )
+    row, other = task_of(conn, first), task_of(conn, second)
+    assert (row["queue"], row["priority"]) == ("other", 7)
+    assert (row["unique_key"], row["order_key"]) == ("number 1", "all")
     assert row["headers"] == {"limit_key": "1"}
     assert (other["priority"], other["unique_key"]) == (9, None)
     assert other["headers"] == {"a": 1, "limit_key": "1"}
@@ -375,7 +331,9 @@ def test_many_are_pushed_in_the_order_that_they_have(
     assert seen == [*range(500), -1, -2]
 
 
-def test_what_jobs_return_or_raise_decides(app: TaskApp, conn: Connection, work: Any) -> None:
+def test_what_jobs_return_or_raise_decides(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
     Tasks(conn).create_queue("kept")
     conn.execute("select pgq_task.set_queue_config('jobs', 'keep', '1 day')")
 
@@ -439,10 +397,7 @@ def test_what_a_job_with_a_transaction_writes_is_committed_with_its_end(
             _ = current_job().conn
 
     def run() -> None:
-        if awaited:
-            asyncio.run(app.async_worker(dsn).run(until_empty=True))
-        else:
-            app.worker(dsn).run(until_empty=True)
+        run_until_empty(app.async_worker(dsn) if awaited else app.worker(dsn))
 
     with pytest.raises(InvalidTask, match=f"not for the job {other.name}"):
         run()
@@ -458,34 +413,31 @@ def test_what_a_job_with_a_transaction_writes_is_committed_with_its_end(
 def test_what_is_wrong_with_a_job_is_said_when_it_is_made(
     app: TaskApp, conn: Connection, dsn: str
 ) -> None:
-    with pytest.raises(InvalidTask, match=r"takes \*numbers"):
-        app.task(name="a")(lambda *numbers: None)
-    with pytest.raises(InvalidTask, match="lease"):
-        app.task(name="b", lease=0)(lambda: None)
-    with pytest.raises(InvalidTask, match="priority"):
-        app.task(name="c", priority=40000)(lambda: None)
-    for nothing in (5, "name"):
-        with pytest.raises(InvalidTask, match="no function"):
-            app.task(nothing)  # type: ignore[call-overload]
-    with pytest.raises(InvalidTask, match="no function"):
-        app.task(name="d")(lambda: (yield))
-    with pytest.raises(InvalidTask, match="is called"):
-        app.task(name="")(lambda: None)
-    with pytest.raises(InvalidTask, match="has no jobs"):
-        app.worker(dsn)
-    app.task(name="short")(lambda: None)
+    declare: Any = app.task
 
-    @app.task
     def two_kinds(order: Order | Address) -> None: ...
 
-    with pytest.raises(InvalidTask, match="annotations of two_kinds"):
-        app.worker(dsn).run(until_empty=True)
-    with pytest.raises(InvalidTask, match=r"There are queue"):
-        two_kinds.options(delays=5)
-    with pytest.raises(InvalidTask, match="headers are"):
-        app.jobs["short"].options(headers=[1]).push(conn)
-    with pytest.raises(InvalidTask, match="cannot be pushed into"):
-        app.jobs["short"].push("dsn")  # type: ignore[call-overload]
+    for call, said in (
+        (lambda: declare(name="a")(lambda *numbers: None), r"takes \*numbers"),
+        (lambda: declare(name="b", lease=0)(lambda: None), "lease"),
+        (lambda: declare(name="c", priority=40000)(lambda: None), "priority"),
+        (lambda: declare(5), "no function"),
+        (lambda: declare("name"), "no function"),
+        (lambda: declare(name="d")(lambda: (yield)), "no function"),
+        (lambda: declare(name="")(lambda: None), "is called"),
+        (lambda: app.worker(dsn), "has no jobs"),
+    ):
+        with pytest.raises(InvalidTask, match=said):
+            call()
+    short, kinds = declare(name="short")(lambda: None), declare(two_kinds)
+    for call, said in (
+        (lambda: app.worker(dsn).run(until_empty=True), "annotations of two_kinds"),
+        (lambda: kinds.options(delays=5), r"There are queue"),
+        (lambda: short.options(headers=[1]).push(conn), "headers are"),
+        (lambda: short.push("dsn"), "cannot be pushed into"),
+    ):
+        with pytest.raises(InvalidTask, match=said):
+            call()
 
 
 def test_workers_claim_for_the_longest_lease_of_their_jobs(app: TaskApp, dsn: str) -> None:

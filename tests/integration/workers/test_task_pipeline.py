@@ -1,8 +1,10 @@
-"""Pipelines: tasks go from station to station, at one of them at a time, and find the way out."""
+"""Pipelines: tasks go from station to station, at one of them at a time, and find the way out.
+
+At a fork a task becomes several, all of them or none, each at its station once.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from pgqpy.tasks import (
     To,
 )
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import left as tasks_left
+from tests.fixtures.fix_task_worker import run_until_empty
 
 
 def nothing(conn: object, task: Task) -> None:
@@ -39,23 +43,21 @@ def graph(start: str | list[str], **stations: Any) -> Pipeline:
     return pipeline
 
 
+FINE: dict[str, dict[str, Any]] = {
+    "sink": {"a": None},
+    "line": {"a": "b", "b": "c", "c": None},
+    "choice": {"a": ["b", "c"], "b": "d", "c": "d", "d": None},
+    "loop to itself": {"a": ["a", "b"], "b": None},
+    "loop": {"a": "b", "b": "c", "c": ["a", "d"], "d": None},
+}
+
+
 @pytest.mark.smoke
-@pytest.mark.parametrize(
-    "stations",
-    [
-        {"a": None},
-        {"a": "b", "b": "c", "c": None},
-        {"a": ["b", "c"], "b": "d", "c": "d", "d": None},
-        {"a": ["a", "b"], "b": None},
-        {"a": "b", "b": "c", "c": ["a", "d"], "d": None},
-    ],
-    ids=["sink", "line", "choice", "loop to itself", "loop"],
-)
-def test_a_pipeline_whose_stations_fit_together_is_fine(stations: dict[str, Any]) -> None:
-    graph("a", **stations).check()
+@pytest.mark.parametrize("way", FINE)
+def test_a_pipeline_whose_stations_fit_together_is_fine(way: str) -> None:
+    graph("a", **FINE[way]).check()
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("start", "stations", "message", "named"),
     [
@@ -144,9 +146,6 @@ def test_functions_of_asyncio_need_their_worker() -> None:
         PipelineWorker("dbname=none", objects)
 
 
-# --- at work
-
-
 def visits(pipeline: Pipeline, asynchronous: bool) -> Pipeline:
     """A fork, a loop, and two ways out, each visit written to a table."""
 
@@ -209,10 +208,8 @@ def test_each_task_goes_its_way_through_forks_and_loops_and_out(
     pipeline = visits(Pipeline("numbers", start="begin"), asynchronous)
     items = range(12)
     ids = set_up(conn, pipeline, *({"item": item} for item in items))
-    if asynchronous:
-        asyncio.run(AsyncPipelineWorker(dsn, pipeline, concurrency=3).run(until_empty=True))
-    else:
-        PipelineWorker(dsn, pipeline).run(until_empty=True)
+    kind: Any = AsyncPipelineWorker if asynchronous else PipelineWorker
+    run_until_empty(kind(dsn, pipeline, concurrency=3 if asynchronous else 1))
     assert results(conn) == {
         task: ("numbers.odd" if item % 2 else "numbers.even", item % 3)
         for task, item in zip(ids, items, strict=True)
@@ -226,62 +223,49 @@ def test_each_task_goes_its_way_through_forks_and_loops_and_out(
     assert conn.execute("select count(*) from pgq_task.task").fetchone() == (0,)
 
 
-def test_a_payload_that_a_station_does_not_change_stays(conn: Connection, dsn: str) -> None:
-    pipeline = graph("a", a="b", b="c", c=None)
-    set_up(conn, pipeline, {"kept": 1})
-    PipelineWorker(dsn, pipeline, stations=["a", "b"]).run(until_empty=True)
-    assert [row[:2] for row in left(conn)] == [("p.c", {"kept": 1})]
-
-
 def left(conn: Connection) -> list[tuple[str, Any, str | None]]:
     return conn.execute("select queue, payload, error from pgq_task.tasks order by id").fetchall()
 
 
-def test_a_worker_serves_the_stations_that_it_is_told_to(conn: Connection, dsn: str) -> None:
-    pipeline = graph("begin", begin="end", end=None)
-    set_up(conn, pipeline, 1, 2)
-    PipelineWorker(dsn, pipeline, stations=["begin"]).run(until_empty=True)
-    assert [queue for queue, _, _ in left(conn)] == ["p.end", "p.end"]
-    PipelineWorker(dsn, pipeline, stations="end").run(until_empty=True)
-    assert left(conn) == []
-
-
-def one_station(function: Any, **options: Any) -> Pipeline:
-    pipeline = Pipeline("p", start="a")
-    pipeline.choice("a", to=["b"], **options)(function)
-    pipeline.sink("b")(nothing)
-    return pipeline
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("c", "station 'a' chose 'c'"),
-        (To("c"), "station 'a' chose 'c'"),
-        (Move("p.b"), "station 'a' returned Move"),
-        (None, "station 'a' returned None"),
-    ],
-)
-def test_what_a_choice_must_not_choose_fails_the_task_with_the_reason(
-    conn: Connection, dsn: str, value: object, reason: str
+@pytest.mark.parametrize("kind", ["choice", "fork", "sink"])
+def test_what_a_station_must_not_return_fails_the_task_with_the_reason(
+    conn: Connection, dsn: str, kind: str
 ) -> None:
-    pipeline = one_station(lambda conn, task: value)
-    set_up(conn, pipeline, 1)
-    PipelineWorker(dsn, pipeline, retry_policy=FixedDelay(0, attempts=1)).run(until_empty=True)
-    ((queue, _, error),) = left(conn)
-    assert queue == "p.a.failed"
-    assert error is not None
-    assert reason in error
-
-
-def test_tasks_do_not_go_on_from_a_sink(conn: Connection, dsn: str) -> None:
+    values: dict[str, list[tuple[object, str]]] = {
+        "choice": [
+            ("c", "station 'a' chose 'c'"),
+            (To("c"), "station 'a' chose 'c'"),
+            (Move("p.b"), "station 'a' returned Move"),
+            (None, "station 'a' returned None"),
+        ],
+        "fork": [
+            (None, "station 'a' returned None"),
+            ("b", "station 'a' returned 'b'"),
+            (To("b"), "station 'a' returned To"),
+            (["b", "a"], "station 'a' chose 'a'"),
+            (["b", 7], "station 'a' returned 7"),
+            ([To("b", "fine"), To("b", float("nan"))], "the payload cannot"),
+        ],
+        "sink": [(To("a"), "a sink has none")],
+    }
+    wrong = values[kind]
+    # One that is put off and one that is given up are no mistakes.
+    allowed: list[object] = [Retry(3600), DeadLetter("spoilt")]
+    returned = [*(value for value, _ in wrong), *allowed]
     pipeline = Pipeline("p", start="a")
-    pipeline.sink("a")(lambda conn, task: To("a"))
-    set_up(conn, pipeline, 1)
+    declare: Any = getattr(pipeline, kind)
+    station = declare("a") if kind == "sink" else declare("a", to=["b"])
+    station(lambda conn, task: returned[task.payload])
+    if kind != "sink":
+        pipeline.sink("b")(nothing)
+    set_up(conn, pipeline, *range(len(returned)))
     PipelineWorker(dsn, pipeline, retry_policy=FixedDelay(0, attempts=1)).run(until_empty=True)
-    ((queue, _, error),) = left(conn)
-    assert queue == "p.a.failed"
-    assert "a sink has none" in str(error)
+    found = left(conn)
+    assert [payload for _, payload, _ in found] == [*range(len(returned))]
+    for (queue, payload, error), (_, reason) in zip(found[:-2], wrong, strict=True):
+        assert queue == "p.a.failed"
+        assert reason in str(error), payload
+    assert [queue for queue, _, _ in found[-2:]] == ["p.a", "p.a.failed"]
 
 
 def test_a_direct_station_may_say_more_of_its_tasks_than_the_payload(
@@ -302,44 +286,30 @@ def test_what_a_station_wrote_is_gone_if_it_fails_and_the_task_is_still_there(
 ) -> None:
     conn.execute("create table visit (item int)")
 
-    def station(conn: Connection, task: Task) -> str:
+    def station(conn: Connection, task: Task) -> None:
         conn.execute("insert into visit values (1)")
         raise OSError
 
-    pipeline = one_station(station, retry_policy=FixedDelay(3600))
+    pipeline = Pipeline("p", start="a")
+    pipeline.sink("a", retry_policy=FixedDelay(3600))(station)
     set_up(conn, pipeline, 1)
     PipelineWorker(dsn, pipeline).run(until_empty=True)
-    assert [queue for queue, _, _ in left(conn)] == ["p.a"]
+    assert tasks_left(conn) == [("p.a", "scheduled", 1, 1)]
     assert conn.execute("select * from visit").fetchall() == []
-    assert conn.execute("select status, attempts from pgq_task.tasks").fetchone() == (
-        "scheduled",
-        1,
-    )
 
 
-@pytest.mark.parametrize(
-    ("value", "queue"), [(Retry(3600), "p.a"), (DeadLetter("spoilt"), "p.a.failed")]
-)
-def test_a_station_may_put_a_task_off_or_give_it_up(
-    conn: Connection, dsn: str, value: object, queue: str
-) -> None:
-    pipeline = one_station(lambda conn, task: value)
-    set_up(conn, pipeline, 1)
-    PipelineWorker(dsn, pipeline).run(until_empty=True)
-    assert [row[0] for row in left(conn)] == [queue]
-
-
-def test_a_pipelines_tasks_are_ordinary_ones_that_other_workers_can_serve(
-    conn: Connection, dsn: str
-) -> None:
-    pipeline = graph("a", a="b", b=None)
-    set_up(conn, pipeline, {"n": 1})
+def test_a_worker_serves_the_stations_that_it_is_told_to(conn: Connection, dsn: str) -> None:
+    """Other workers serve the others: a pipeline's tasks are ordinary ones."""
+    pipeline = graph("a", a="b", b="c", c=None)
+    set_up(conn, pipeline, {"kept": 1}, 2)
     PipelineWorker(dsn, pipeline, stations=["a"]).run(until_empty=True)
+    assert [row[:2] for row in left(conn)] == [("p.b", {"kept": 1}), ("p.b", 2)]
+    PipelineWorker(dsn, pipeline, stations="b").run(until_empty=True)
     seen: list[Any] = []
-    TaskWorker(dsn, pipeline.queue("b"), lambda task: seen.append(task.payload)).run(
-        until_empty=True
-    )
-    assert seen == [{"n": 1}]
+    worker = TaskWorker(dsn, pipeline.queue("c"), lambda task: seen.append(task.payload))
+    worker.run(until_empty=True)
+    assert sorted(seen, key=str) == [2, {"kept": 1}]
+    assert left(conn) == []
 
 
 def test_tasks_of_one_key_stay_in_order_from_station_to_station(
@@ -375,3 +345,157 @@ def test_each_round_of_a_loop_begins_with_no_attempts(conn: Connection, dsn: str
     set_up(conn, pipeline, 1)
     PipelineWorker(dsn, pipeline, retry_policy=FixedDelay(0)).run(until_empty=True)
     assert seen == [(1, 1, False), (2, 1, False), (2, 2, True), (3, 1, False), (4, 1, False)]
+
+
+# --- forks: a task becomes several, all of them or none
+
+ONCE = FixedDelay(0, attempts=1)
+
+
+def orders(split: Any) -> Pipeline:
+    """A fork to lines and a bill."""
+    pipeline = Pipeline("orders", start="split")
+    pipeline.fork("split", to=["line", "bill"])(split)
+    pipeline.sink("line")(nothing)
+    pipeline.sink("bill")(nothing)
+    return pipeline
+
+
+def parts(conn: object, task: Task) -> list[str | To]:
+    return [*(To("line", line) for line in task.payload["lines"]), "bill"]
+
+
+async def parts_awaited(conn: object, task: Task) -> list[str | To]:
+    return parts(conn, task)
+
+
+def work(dsn: str, pipeline: Pipeline, *stations: str) -> None:
+    worker = PipelineWorker(dsn, pipeline, stations=stations or None, retry_policy=ONCE)
+    worker.run(until_empty=True)
+
+
+def push(conn: Connection, pipeline: Pipeline, payload: Any, **options: Any) -> int:
+    set_up(conn, pipeline)
+    return Tasks(conn).push(pipeline.queue("split"), payload, **options)
+
+
+def places(conn: Connection) -> list[tuple[str, Any]]:
+    return [(queue, payload) for queue, payload, _ in left(conn)]
+
+
+ORDER = {"lines": ["book", "pen", "book"]}
+PARTS = [
+    ("orders.line", "book"),
+    ("orders.line", "pen"),
+    ("orders.line", "book"),
+    ("orders.bill", ORDER),
+]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
+def test_a_task_becomes_those_that_the_function_names(
+    conn: Connection, dsn: str, asynchronous: bool
+) -> None:
+    pipeline = orders(parts_awaited if asynchronous else parts)
+    task = push(conn, pipeline, ORDER)
+    kind: Any = AsyncPipelineWorker if asynchronous else PipelineWorker
+    run_until_empty(kind(dsn, pipeline, stations="split"))
+    assert places(conn) == PARTS
+    (finished,) = Tasks(conn).finished("orders.split")
+    ids = [info.id for queue in ("orders.line", "orders.bill") for info in Tasks(conn).list(queue)]
+    assert (finished.id, finished.outcome, finished.result) == (task, "finished", ids)
+
+
+def test_they_are_as_the_one_that_they_come_from_unless_it_is_said(
+    conn: Connection, dsn: str
+) -> None:
+    pipeline = orders(
+        lambda conn, task: [
+            "line",
+            To("bill", None, delay=3600, priority=-1, headers={"copy": True}),
+        ]
+    )
+    push(conn, pipeline, 1, priority=5, headers={"a": 1}, order_key="customer 3", unique_key="once")
+    work(dsn, pipeline, "split")
+    line, bill = (Tasks(conn).list(queue)[0] for queue in ("orders.line", "orders.bill"))
+    assert (line.payload, line.priority, line.headers) == (1, 5, {"a": 1})
+    assert (bill.payload, bill.priority, bill.headers) == (None, -1, {"copy": True})
+    assert bill.status == "scheduled"
+    assert (line.order_key, bill.order_key) == ("customer 3", "customer 3")
+    assert (line.unique_key, bill.unique_key, line.attempts) == (None, None, 0)
+
+
+def test_of_an_empty_list_nothing_becomes_and_the_task_is_done(conn: Connection, dsn: str) -> None:
+    pipeline = orders(lambda conn, task: [])
+    push(conn, pipeline, 1)
+    work(dsn, pipeline)
+    assert places(conn) == []
+    assert [task.result for task in Tasks(conn).finished("orders.split")] == [[]]
+
+
+def test_a_worker_that_lost_the_task_leaves_nothing_of_it(
+    conn: Connection, connect: Connect, dsn: str
+) -> None:
+    """Another worker has it meanwhile, and makes the parts of it."""
+    rounds: list[int] = []
+
+    def split(_: object, task: Task) -> list[str | To]:
+        rounds.append(task.attempts)
+        if len(rounds) == 1:
+            Tasks(connect()).change("orders.split", None, {"priority": 1}, claimed=True)
+        return parts(_, task)
+
+    pipeline = orders(split)
+    push(conn, pipeline, ORDER)
+    work(dsn, pipeline, "split")
+    assert len(rounds) == 2
+    assert places(conn) == PARTS
+
+
+def test_a_fork_may_lead_back_to_itself(conn: Connection, dsn: str) -> None:
+    """For instance to walk a tree; it ends where nothing is left."""
+    pipeline = Pipeline("tree", start="split")
+
+    @pipeline.fork("split", to=["split", "leaf"])
+    def split(conn: object, task: Task) -> list[To]:
+        tree = task.payload
+        return [To("split", each) for each in tree] if isinstance(tree, list) else [To("leaf")]
+
+    @pipeline.sink("leaf")
+    def leaf(conn: Connection, task: Task) -> None:
+        conn.execute("insert into found values (%s)", [task.payload])
+
+    conn.execute("create table found (leaf int)")
+    push(conn, pipeline, [1, [2, [3, []], 4], [[5]]])
+    work(dsn, pipeline)
+    assert places(conn) == []
+    found = conn.execute("select leaf from found order by 1").fetchall()
+    assert found == [(leaf,) for leaf in (1, 2, 3, 4, 5)]
+
+
+def test_parts_of_one_key_stay_in_order(conn: Connection, dsn: str) -> None:
+    conn.execute("create table visit (nr serial, line text)")
+    pipeline = Pipeline("orders", start="split")
+    pipeline.fork("split", to=["line"])(
+        lambda conn, task: [To("line", f"{task.payload} {number}") for number in range(3)]
+    )
+
+    @pipeline.sink("line")
+    def line(conn: Connection, task: Task) -> None:
+        conn.execute("insert into visit (line) values (%s)", [task.payload])
+
+    push(conn, pipeline, 0, order_key="customer 3")
+    for order in range(1, 5):
+        Tasks(conn).push("orders.split", order, order_key="customer 3")
+    PipelineWorker(dsn, pipeline, concurrency=3).run(until_empty=True)
+    lines = conn.execute("select line from visit order by nr").fetchall()
+    assert lines == [(f"{order} {number}",) for order in range(5) for number in range(3)]
+
+
+def test_a_fork_from_which_no_way_leads_out_is_refused() -> None:
+    pipeline = Pipeline("orders", start="split")
+    pipeline.fork("split", to=["split"])(parts)
+    with pytest.raises(InvalidPipeline, match="no task that comes to split ever leaves"):
+        pipeline.check()
+    with pytest.raises(InvalidPipeline, match="leads to 'line'"):
+        pipeline.fork("again", to="line")

@@ -10,37 +10,22 @@ import psycopg
 import pytest
 
 import pgqpy
-from pgqpy.errors import InvalidTaskTable, translate_errors
+from pgqpy.errors import InvalidTaskTable
 from pgqpy.retry import FixedDelay, Retry
 from pgqpy.tasks import TableWorker, TaskColumnNames
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_mail_table import Row, insert, last_error, send, sent, states, work
 from tests.fixtures.task_ops import hang_up
 
 HOUR = FixedDelay(3600)
 
 
 @pytest.fixture
-def mail(conn: Connection) -> Connection:
-    conn.execute("create table mail (id int primary key)")
-    conn.execute("create table sent (id int)")
-    conn.execute("select pgq_task.add_columns('mail')")
-    conn.execute("insert into mail select n from generate_series(1, 3) n")
-    return conn
-
-
-def send(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
-    conn.execute("insert into sent values (%s)", [row["id"]])
-
-
-def states(conn: Connection) -> list[tuple[Any, ...]]:
-    return conn.execute(
-        "select id, status, next_attempt is not null, attempts from mail order by id"
-    ).fetchall()
-
-
-def sent(conn: Connection) -> list[int]:
-    return [each for (each,) in conn.execute("select id from sent order by ctid")]
+def mail(mail: Connection) -> Connection:
+    insert(mail, 1, 2, 3)
+    return mail
 
 
 @pytest.mark.smoke
@@ -101,46 +86,36 @@ def test_a_row_that_python_cannot_read_fails_alone(dsn: str, mail: Connection) -
     mail.execute("update mail set day = '202026-01-01' where id = 2")
     seen = []
 
-    def look(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+    def look(conn: pgqpy.Connection, row: Row) -> None:
         send(conn, row)
         seen.append((row["day"], row["at"]))
 
-    TableWorker(dsn, "mail", look, batch_size=10, retry_policy=HOUR).run(until_empty=True)
+    work(dsn, look, batch_size=10, retry_policy=HOUR)
     assert sorted(sent(mail)) == [1, 3]
     assert (date.max, datetime(1, 1, 1)) in seen  # noqa: DTZ001
-    assert states(mail)[1] == (2, "failed", True, 1)
-    assert "date too large" in ops.value(mail, "select last_error from mail where id = 2")
+    assert states(mail)[2] == ("failed", True, 1)
+    assert "date too large" in last_error(mail, 2)
 
 
-def test_tables_with_children_are_refused(conn: Connection) -> None:
-    """A row of a child may have the key of one of the table's own."""
-    conn.execute("create table mail (id int primary key)")
-    conn.execute("create table letter () inherits (mail)")
-    with pytest.raises(InvalidTaskTable, match="inherit") as caught, translate_errors():
-        conn.execute("select pgq_task.add_columns('mail')")
-    assert caught.value.hint
+KEEP = "create function keep() returns trigger language plpgsql as 'begin return null; end'"
 
 
 def test_rows_that_a_trigger_keeps_are_not_done_again(dsn: str, mail: Connection) -> None:
-    mail.execute(
-        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$"
-    )
+    mail.execute(KEEP)
     mail.execute(
         "create trigger keep before delete on mail for each row when (old.id < 3)"
         " execute function keep()"
     )
-    TableWorker(dsn, "mail", send, delete_done=True, batch_size=2).run(until_empty=True)
+    work(dsn, send, delete_done=True, batch_size=2)
     assert sent(mail) == [1, 2, 3]
-    assert states(mail) == [(number, "succeeded", False, 1) for number in (1, 2)]
+    assert states(mail) == dict.fromkeys((1, 2), ("succeeded", False, 1))
 
 
 def test_a_table_whose_rows_cannot_be_marked_ends_the_worker(dsn: str, mail: Connection) -> None:
-    mail.execute(
-        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$"
-    )
+    mail.execute(KEEP)
     mail.execute("create trigger keep before update on mail for each row execute function keep()")
     with pytest.raises(InvalidTaskTable, match="stay as they are"):
-        TableWorker(dsn, "mail", send).run(until_empty=True)
+        work(dsn, send)
     assert sent(mail) == [1]
 
 
@@ -148,43 +123,43 @@ def test_a_table_whose_rows_cannot_be_marked_ends_the_worker(dsn: str, mail: Con
 def test_a_row_that_cannot_be_deleted_has_failed(dsn: str, mail: Connection, when: str) -> None:
     mail.execute(f"create table line (mail_id int references mail {when})".encode())
     mail.execute("insert into line values (2)")
-    TableWorker(dsn, "mail", send, delete_done=True, batch_size=3, retry_policy=HOUR).run(
-        until_empty=True
-    )
+    work(dsn, send, delete_done=True, batch_size=3, retry_policy=HOUR)
     assert sorted(sent(mail)) == [1, 3]
-    assert states(mail) == [(2, "failed", True, 1)]
-    assert "foreign key" in ops.value(mail, "select last_error from mail")
+    assert states(mail) == {2: ("failed", True, 1)}
+    assert "foreign key" in last_error(mail, 2)
 
 
-@pytest.mark.parametrize("statement", ["commit", "rollback"])
-def test_a_handler_that_ends_the_transaction_by_sql_has_failed(
-    dsn: str, mail: Connection, statement: str
+@pytest.mark.parametrize("end", ["commit", "rollback", "the method"])
+def test_a_handler_that_ends_the_transaction_has_failed(
+    dsn: str, mail: Connection, end: str
 ) -> None:
-    def ends(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
-        if row["id"] == 2:
-            conn.execute(statement.encode())
-        else:
+    def ends(conn: pgqpy.Connection, row: Row) -> None:
+        if row["id"] != 2:
             send(conn, row)
+        elif end == "the method":
+            conn.commit()
+        else:
+            conn.execute(end.encode())
 
-    TableWorker(dsn, "mail", ends, batch_size=3, retry_policy=HOUR).run(until_empty=True)
-    assert states(mail)[1] == (2, "failed", True, 1)
+    work(dsn, ends, batch_size=3, retry_policy=HOUR)
+    assert states(mail)[2] == ("failed", True, 1)
     assert ops.value(mail, "select count(distinct id) from sent where id <> 2") == 2
-    assert {state[1] for state in states(mail)} == {"succeeded", "failed"}
+    assert {status for status, _, _ in states(mail).values()} == {"succeeded", "failed"}
 
 
 def test_what_handlers_return_or_raise_that_makes_no_sense_is_an_error_of_the_row(
     dsn: str, mail: Connection
 ) -> None:
-    def wrong(conn: pgqpy.Connection, row: dict[str, Any]) -> Any:
+    def wrong(conn: pgqpy.Connection, row: Row) -> Any:
         if row["id"] == 1:
             return Retry(-1)
         if row["id"] == 2:
             raise Retry("soon")  # type: ignore[arg-type]
         return send(conn, row)
 
-    TableWorker(dsn, "mail", wrong, batch_size=3, retry_policy=HOUR).run(until_empty=True)
+    work(dsn, wrong, batch_size=3, retry_policy=HOUR)
     assert sent(mail) == [3]
-    assert [state[1] for state in states(mail)] == ["failed", "failed", "succeeded"]
+    assert [state[0] for state in states(mail).values()] == ["failed", "failed", "succeeded"]
 
 
 def test_the_application_changes_and_deletes_rows_while_they_are_worked_on(
@@ -201,35 +176,34 @@ def test_the_application_changes_and_deletes_rows_while_they_are_worked_on(
     def change(statement: str) -> None:
         connect().execute(statement.encode())
 
-    def slow(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+    def slow(conn: pgqpy.Connection, row: Row) -> None:
         calls.append(row["id"])
         if changes:
             thread = threading.Thread(target=change, args=[changes.pop(0)])
             thread.start()
             threads.append(thread)
-            while not ops.value(mail, "select count(*) from pg_locks where not granted"):
-                pass
+            wait_until(lambda: ops.value(mail, "select count(*) from pg_locks where not granted"))
         send(conn, row)
 
-    TableWorker(dsn, "mail", slow).run(until_empty=True)
+    work(dsn, slow)
     for thread in threads:
         thread.join(60)
-    TableWorker(dsn, "mail", slow).run(until_empty=True)
+    work(dsn, slow)
     assert sorted(calls) == [1, 1, 2, 3]
-    assert states(mail) == [(1, "succeeded", False, 2), (3, "succeeded", False, 1)]
+    assert states(mail) == {1: ("succeeded", False, 2), 3: ("succeeded", False, 1)}
 
 
 def test_handlers_may_delete_the_row_or_change_its_key(dsn: str, mail: Connection) -> None:
-    def changes(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+    def changes(conn: pgqpy.Connection, row: Row) -> None:
         send(conn, row)
         if row["id"] == 1:
             conn.execute("delete from mail where id = 1")
         if row["id"] == 2:
             conn.execute("update mail set id = 20, next_attempt = null where id = 2")
 
-    TableWorker(dsn, "mail", changes, batch_size=3).run(until_empty=True)
+    work(dsn, changes, batch_size=3)
     assert sent(mail) == [1, 2, 3]
-    assert states(mail) == [(3, "succeeded", False, 1), (20, "new", False, 0)]
+    assert states(mail) == {3: ("succeeded", False, 1), 20: ("new", False, 0)}
 
 
 def test_whatever_the_role_says_of_transactions_and_texts(dsn: str, mail: Connection) -> None:
@@ -246,7 +220,7 @@ def test_whatever_the_role_says_of_transactions_and_texts(dsn: str, mail: Connec
     )
     settings = []
 
-    def look(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+    def look(conn: pgqpy.Connection, row: Row) -> None:
         settings.append(
             conn.execute(
                 "select current_setting('plan_cache_mode'), current_setting('enable_seqscan'),"
@@ -278,7 +252,7 @@ def test_a_worker_sees_the_rows_that_its_policies_show(
     tenant = psycopg.conninfo.make_conninfo(dsn, options="-c role=test_tenant")
     TableWorker(tenant, "mail", send, delete_done=True).run(until_empty=True)
     assert sent(mail) == [1, 2]
-    assert states(mail) == [(2, "succeeded", False, 1), (3, "new", True, 0)]
+    assert states(mail) == {2: ("succeeded", False, 1), 3: ("new", True, 0)}
 
 
 def test_columns_of_the_applications_own_may_be_null(dsn: str, conn: Connection) -> None:
@@ -294,11 +268,11 @@ def test_columns_of_the_applications_own_may_be_null(dsn: str, conn: Connection)
     lost.execute("select from mail where id = 2 for update")
     hang_up(lost, conn)
 
-    def puts_back(conn: pgqpy.Connection, row: dict[str, Any]) -> Any:
+    def puts_back(conn: pgqpy.Connection, row: Row) -> Any:
         send(conn, row)
         return Retry(3600)
 
-    TableWorker(dsn, "mail", puts_back, columns=names).run(until_empty=True)
+    work(dsn, puts_back, columns=names)
     assert sent(conn) == [1, 2]
     assert conn.execute("select mail_status, tries from mail").fetchall() == [(None, 0)] * 2
     sizes = conn.execute("select * from pgq_task.table_sizes('mail', %s)", [names.json()])

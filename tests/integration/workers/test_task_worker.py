@@ -18,20 +18,34 @@ from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorke
 from pgqpy.tasks._worker import completer, executor
 from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, running
+from tests.fixtures.fix_task_worker import (
+    STEAL,
+    Batches,
+    Writer,
+    effects,
+    error_of,
+    left,
+    run_until_empty,
+    running,
+)
 from tests.fixtures.fix_ticker import eventually
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("kind", [TaskWorker, AsyncTaskWorker])
 def test_each_task_is_handled_once_and_finished(
-    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+    dsn: str, conn: Connection, tasks: Tasks, kind: Any, concurrency: int
 ) -> None:
-    ids = tasks.push_many("work", range(300))
     seen: list[int] = []
-    TaskWorker(
-        dsn, "work", lambda task: seen.append(task.id), concurrency=concurrency, batch_size=50
-    ).run(until_empty=True)
+
+    async def handle_aside(task: Task) -> None:
+        await asyncio.sleep(0)
+        seen.append(task.id)
+
+    handle = handle_aside if kind is AsyncTaskWorker else lambda task: seen.append(task.id)
+    ids = tasks.push_many("work", range(200))
+    run_until_empty(kind(dsn, "work", handle, concurrency=concurrency, batch_size=50))
     assert sorted(seen) == ids
     assert left(conn) == []
 
@@ -53,8 +67,8 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
 
     count("ask")
     count("_finish_and_claim")
-    ids = tasks.push_many("work", range(20))
     seen: list[int] = []
+    ids = tasks.push_many("work", range(20))
     TaskWorker(dsn, "work", lambda task: seen.append(task.id), batch_size=1).run(until_empty=True)
     assert sorted(seen) == ids
     assert left(conn) == []
@@ -103,22 +117,6 @@ def test_a_task_cancelled_between_its_claim_and_its_begin_does_not_start(
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_the_asyncio_worker_does_the_same(
-    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
-) -> None:
-    ids = tasks.push_many("work", range(300))
-    seen: list[int] = []
-
-    async def handle(task: Task) -> None:
-        await asyncio.sleep(0)
-        seen.append(task.id)
-
-    asyncio.run(AsyncTaskWorker(dsn, "work", handle, concurrency=concurrency).run(until_empty=True))
-    assert sorted(seen) == ids
-    assert left(conn) == []
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
 def test_effects_and_finish_are_one_transaction(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int
 ) -> None:
@@ -155,155 +153,111 @@ def test_a_batch_without_as_many_outcomes_as_tasks_is_rolled_back(
     tasks.push("work", "x")
     Wrong(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
     assert effects(conn) == []
-    ((error,),) = conn.execute("select error from pgq_task.tasks").fetchall()
-    assert error.startswith("ValueError: process_batch returned 0 outcomes of 1 tasks")
-
-
-# --- outcomes
-
-
-@pytest.mark.parametrize(
-    ("do", "expected", "written"),
-    [
-        ("fail", ("work", "scheduled", 1), False),
-        ("retry", ("work", "scheduled", 0), False),
-        ("return retry", ("work", "scheduled", 0), True),
-        ("dead", ("work.failed", "available", 0), False),
-        ("return dead", ("work.failed", "available", 0), True),
-        ("move", ("next", "available", 0), False),
-        ("return move", ("next", "scheduled", 0), True),
-    ],
-)
-def test_outcomes_in_a_transaction(
-    dsn: str,
-    conn: Connection,
-    tasks: Tasks,
-    do: str,
-    expected: tuple[str, str, int],
-    written: bool,
-) -> None:
-    tasks.create_queue("next")
-    tasks.push("work", {"data": "x", "do": do})
-    Writer(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
-    ((*found, _),) = left(conn)
-    assert tuple(found) == expected
-    assert effects(conn) == ["x"] * written
+    assert error_of(conn).startswith("ValueError: process_batch returned 0 outcomes of 1 tasks")
 
 
 @pytest.mark.parametrize("raised", [True, False])
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (Retry(3600), ("work", "scheduled", 0, 1)),
-        (Retry(timedelta(0)), ("work", "available", 0, 1)),
-        (DeadLetter("hopeless"), ("work.failed", "available", 0, 1)),
-        (Move("next"), ("next", "available", 0, 1)),
-        (Move("next", None, priority=3), ("next", "available", 0, None)),
-        (Move("missing"), ("work.failed", "available", 0, 1)),
-        (Retry(-1), ("work", "scheduled", 1, 1)),
-    ],
-)
-def test_outcomes_of_handlers(
-    dsn: str, conn: Connection, tasks: Tasks, outcome: Exception, expected: Any, raised: bool
-) -> None:
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_outcomes(dsn: str, conn: Connection, tasks: Tasks, way: str, raised: bool) -> None:
     tasks.create_queue("next")
-    # The second and third are claimed at once: that some outcome cannot be had is not in the way.
-    tasks.push_many("work", [2, 1, 2, 2])
-    tried = 0
+    outcomes: list[tuple[Exception, tuple[Any, ...]]] = [
+        (Retry(3600), ("work", "scheduled", 0, 0)),
+        (DeadLetter("hopeless"), ("work.failed", "available", 0, 1)),
+        (Move("next"), ("next", "available", 0, 2)),
+        (Move("next", "moved", priority=3), ("next", "available", 0, "moved")),
+        (Move("next", None, delay=3600), ("next", "scheduled", 0, None)),
+        (Retry(-1), ("work", "scheduled", 1, 5)),
+        (ValueError("no luck"), ("work", "scheduled", 1, 6)),
+        # Work done outside of the transaction is not repeated.
+        (
+            Move("missing"),
+            ("work.failed", "available", 0, 7)
+            if way == "handle_task" or raised
+            else ("work", "scheduled", 1, 7),
+        ),
+    ]
+    attempts: list[int] = []
 
-    def handle(task: Task) -> Any:
-        nonlocal tried
-        if task.payload == 2:
+    def work(worker: TaskWorker, *args: Any) -> Any:
+        task = args[-1]
+        if way == "process_task":
+            args[0].execute("insert into effect (data) values (%s)", [task.payload])
+        # That some outcome cannot be had is not in the way of those beside it.
+        if task.payload == "fine":
             return None
-        tried += 1
-        if tried == 2:
-            worker.stop()
-        if raised:
+        if task.payload == "at once":
+            attempts.append(task.attempts)
+            return Retry(timedelta(0)) if len(attempts) == 1 else None
+        outcome = outcomes[task.payload][0]
+        if raised or isinstance(outcome, ValueError):
             raise outcome
         return outcome
 
-    worker = TaskWorker(dsn, "work", handle, retry_policy=FixedDelay(3600))
-    worker.random = False
-    worker.run(until_empty=True)
-    assert [row for row in left(conn) if row[3] != 2 or tried < 2] == [expected]
+    tasks.push_many("work", [*range(len(outcomes)), "at once", *["fine"] * 20])
+    worker = type("Deciding", (TaskWorker,), {way: work})
+    worker(dsn, "work", retry_policy=FixedDelay(3600), batch_size=4).run(until_empty=True)
+    assert left(conn) == [expected for _, expected in outcomes]
+    assert attempts == [1, 1]
+    if way == "process_task":
+        written = {*effects(conn)} - {"fine", "at once"}
+        assert written == (set() if raised else {*"01234"})
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
+def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.create_queue("next")
+    moves: list[Callable[[], Move]] = [
         lambda: Move("next", {1}),
         lambda: Move("next", math.nan),
         lambda: Move("next", "a\0b"),
         lambda: Move("next", headers={"size": object()}),
         lambda: Move("next", headers=[1]),  # type: ignore[arg-type]
-    ],
-)
-def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
-    dsn: str, conn: Connection, tasks: Tasks, move: Callable[[], Move]
-) -> None:
-    tasks.create_queue("next")
-    tasks.push_many("work", [1, 2])
+    ]
+    tasks.push_many("work", range(9))
     handled = []
 
     def handle(task: Task) -> Any:
         handled.append(task.payload)
-        return move() if task.payload == 1 else None
+        return moves[task.payload]() if task.payload < 5 else None
 
     TaskWorker(dsn, "work", handle, retry_policy=FixedDelay(3600)).run(until_empty=True)
-    assert sorted(handled) == [1, 2]
-    assert left(conn) == [("work", "scheduled", 1, 1)]
+    assert sorted(handled) == [*range(9)]
+    assert left(conn) == [("work", "scheduled", 1, number) for number in range(5)]
     # The traceback shows the function that made it.
-    assert "in handle\n" in str(tasks.list("work")[0].error)
+    assert all("in handle\n" in str(each.error) for each in tasks.list("work"))
 
 
-def test_what_fails_comes_again_as_the_policy_says_with_the_traceback_until_its_last_attempt(
+def test_what_fails_comes_again_as_the_policy_says(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
-    asked: list[tuple[int, str]] = []
-    heard: list[tuple[int, float | timedelta | None]] = []
+    asked: list[int] = []
 
     class Failing(TaskWorker):
-        queues = "work"
-
         def handle_task(self, task: Task) -> None:
             raise ValueError(f"no luck with \0 in attempt {task.attempts}")
 
         def retry_policy(self, attempt: int, error: Exception) -> float | None:
-            asked.append((attempt, str(error)))
+            asked.append(attempt)
+            assert str(error).endswith(f"attempt {attempt}")
             return 0.001 if attempt < 3 else None
 
-        def on_task_failed(
-            self, task: Task, error: Exception, delay: float | timedelta | None
-        ) -> None:
-            heard.append((task.attempts, delay))
+    def bad_policy(attempt: int, error: Exception) -> float:
+        raise KeyError("policy")
 
     tasks.push("work", 1)
-    worker = Failing(dsn)
-    with running(worker):
+    # A policy that fails does not lose the task.
+    worker = Failing(dsn, "work", retry_policy=bad_policy)
+    worker.run(until_empty=True)
+    assert left(conn) == [("work", "scheduled", 1, 1)]
+    tasks.change("work", None, {"delay": 0, "attempts": 0})
+    with running(Failing(dsn, "work")):
         eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
-    assert [attempt for attempt, _ in asked] == [1, 2, 3]
-    delay = timedelta(milliseconds=1)
-    assert heard == [(1, delay), (2, delay), (3, None)]
-    ((error, headers),) = conn.execute("select error, headers from pgq_task.tasks").fetchall()
-    first, _, where = error.partition("\n\n")
+    assert asked == [1, 2, 3]
+    first, _, where = error_of(conn).partition("\n\n")
     assert first == r"ValueError: no luck with \x00 in attempt 3"
     assert where.startswith("Traceback")
     assert "handle_task" in where
-    assert (headers["origin"], headers["attempts"]) == ("work", 3)
-
-
-def test_a_policy_that_fails_does_not_lose_the_task(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
-    def policy(attempt: int, error: Exception) -> float:
-        raise KeyError("policy")
-
-    def handle(task: Task) -> None:
-        raise ValueError
-
-    tasks.push("work", 1)
-    TaskWorker(dsn, "work", handle, retry_policy=policy).run(until_empty=True)
-    assert left(conn) == [("work", "scheduled", 1, 1)]
 
 
 def test_what_says_nothing_against_a_task_costs_it_no_attempt(

@@ -6,8 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,57 +15,37 @@ import pytest
 import pgqpy
 from pgqpy import FixedDelay
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskStats, TaskWorker
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left
+from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, run_until_empty
 from tests.fixtures.fix_ticker import eventually
-
-
-def versions(conn: Connection) -> Callable[[Task], int]:
-    def version(task: Task) -> int:
-        ((found,),) = conn.execute(
-            "select version from pgq_task.task where id = %s", [task.id]
-        ).fetchall()
-        return int(found)
-
-    return version
 
 
 def wait_for_renewals(conn: Connection, task: Task) -> None:
     """Keep the thread busy until the task was renewed three times, so past its lease."""
-    end = time.monotonic() + PATIENCE
-    while versions(conn)(task) < task.version + 3:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    renewed = "select version >= %s from pgq_task.task where id = %s"
+    wait_until(lambda: ops.value(conn, renewed, task.version + 3, task.id))
 
 
 @pytest.mark.smoke
+@pytest.mark.parametrize("kind", [TaskWorker, AsyncTaskWorker])
 def test_leases_are_renewed_while_a_handler_keeps_its_thread(
-    dsn: str, conn: Connection, tasks: Tasks
+    dsn: str, conn: Connection, tasks: Tasks, kind: Any
 ) -> None:
-    ends: list[tuple[Any, Any]] = []
+    ends: list[timedelta] = []
 
     def handle(task: Task) -> None:
         wait_for_renewals(conn, task)
-        ((end,),) = conn.execute("select lease from pgq_task.task").fetchall()
-        ends.append((task.lease, end))
+        ends.append(ops.value(conn, "select lease from pgq_task.task") - task.lease)
+
+    async def handle_aside(task: Task) -> None:
+        handle(task)
 
     tasks.push("work", 1)
-    TaskWorker(dsn, "work", handle, lease=1).run(until_empty=True)
+    run_until_empty(kind(dsn, "work", handle if kind is TaskWorker else handle_aside, lease=1))
     # Each renewal comes at about half of a lease, for another one.
-    ((first, last),) = ends
-    assert last - first > timedelta(seconds=1)
-    assert left(conn) == []
-
-
-def test_leases_are_renewed_while_a_handler_keeps_the_event_loop(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
-    async def handle(task: Task) -> None:
-        wait_for_renewals(conn, task)
-
-    tasks.push("work", 1)
-    asyncio.run(AsyncTaskWorker(dsn, "work", handle, lease=1).run(until_empty=True))
+    assert ends[0] > timedelta(seconds=1)
     assert left(conn) == []
 
 
@@ -218,15 +197,15 @@ def test_tasks_are_claimed_one_by_one_while_they_take_long(
             "select count(*) from pgq_task.tasks where status = 'claimed'"
         ).fetchall()
         claimed.append(count)
-        time.sleep(0.2)
+        time.sleep(0.1)
 
     tasks.push_many("work", range(6))
     TaskWorker(dsn, "work", handle).run(until_empty=True)
     assert max(claimed) <= 2
 
 
-@contextmanager
-def renewals_blocked(conn: Connection, connect: Connect) -> Iterator[Callable[[], None]]:
+@pytest.fixture
+def open_gate(conn: Connection, connect: Connect) -> Callable[[], None]:
     """Renewals wait, in their transactions, until the function is called."""
     conn.execute(
         """
@@ -239,11 +218,7 @@ def renewals_blocked(conn: Connection, connect: Connect) -> Iterator[Callable[[]
     )
     gate = connect()
     gate.execute("select pg_advisory_lock(1)")
-
-    def open_gate() -> None:
-        gate.execute("select pg_advisory_unlock(1)")
-
-    yield open_gate
+    return gate.close
 
 
 def renewal_waits(conn: Connection) -> None:
@@ -252,10 +227,12 @@ def renewal_waits(conn: Connection) -> None:
     )
 
 
-def test_a_task_that_ends_during_its_renewal_is_finished(
-    dsn: str, conn: Connection, connect: Connect, tasks: Tasks
+@pytest.mark.parametrize("answer", ["late", "lost", "lost, and again"])
+def test_a_task_whose_renewal_has_no_answer_when_it_ends_is_finished(
+    dsn: str, conn: Connection, tasks: Tasks, open_gate: Callable[[], None], answer: str
 ) -> None:
     lost: list[Task] = []
+    opening = threading.Timer(0.3, open_gate)
 
     class Worker(TaskWorker):
         queues = "work"
@@ -263,32 +240,9 @@ def test_a_task_that_ends_during_its_renewal_is_finished(
 
         def handle_task(self, task: Task) -> None:
             renewal_waits(conn)
-            opening.start()
-
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task)
-
-    tasks.push("work", 1)
-    with renewals_blocked(conn, connect) as open_gate:
-        opening = threading.Timer(0.3, open_gate)
-        Worker(dsn).run(until_empty=True)
-        opening.join()
-    assert lost == []
-    assert left(conn) == []
-
-
-@pytest.mark.parametrize("again", [True, False])
-def test_a_renewal_whose_answer_was_lost_does_not_cost_the_task(
-    dsn: str, conn: Connection, connect: Connect, tasks: Tasks, again: bool
-) -> None:
-    lost: list[Task] = []
-
-    class Worker(TaskWorker):
-        queues = "work"
-        lease = 1
-
-        def handle_task(self, task: Task) -> None:
-            renewal_waits(conn)
+            if answer == "late":
+                opening.start()
+                return
             assert self._loop is not None
             renewing = self._loop.leases._heartbeat._conn
             assert renewing is not None
@@ -297,14 +251,14 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_task(
             open_gate()
             # The server commits, but the worker gets no answer.
             eventually(conn, "select version > %s from pgq_task.task", task.version)
-            if again:
+            if "again" in answer:
                 wait_for_renewals(conn, task)
 
         def on_task_lost(self, task: Task) -> None:
             lost.append(task)
 
     tasks.push("work", 1)
-    with renewals_blocked(conn, connect) as open_gate:
-        Worker(dsn).run(until_empty=True)
+    Worker(dsn).run(until_empty=True)
+    opening.cancel()
     assert lost == []
     assert left(conn) == []

@@ -7,13 +7,14 @@ import threading
 import time
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from pgqpy.tasks._worker.loop import Loop
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_task_worker import Writer, effects, left, running
@@ -42,9 +43,14 @@ def test_stop_gives_back_what_has_not_begun_and_finishes_what_has(
     assert seen == list(range(300))
 
 
-def test_stop_waits_for_all_that_are_worked_on(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    together = threading.Barrier(4)
+@pytest.mark.parametrize("kind", [TaskWorker, AsyncTaskWorker])
+def test_stop_waits_for_all_that_are_worked_on_at_once(
+    dsn: str, conn: Connection, tasks: Tasks, kind: Any
+) -> None:
     done: list[int] = []
+    number = 4 if kind is TaskWorker else 20
+    together = threading.Barrier(4)
+    all_here = asyncio.Barrier(20)
 
     def handle(task: Task) -> None:
         together.wait(PATIENCE)
@@ -52,29 +58,19 @@ def test_stop_waits_for_all_that_are_worked_on(dsn: str, conn: Connection, tasks
         time.sleep(0.05)
         done.append(task.payload)
 
-    tasks.push_many("work", range(4))
-    worker = TaskWorker(dsn, "work", handle, concurrency=4)
-    worker.run()
-    assert sorted(done) == list(range(4))
-    assert left(conn) == []
+    async def handle_aside(task: Task) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await all_here.wait()
+        worker.stop()
+        await asyncio.sleep(0.05)
+        done.append(task.payload)
 
-
-def test_so_many_coroutines_work_at_once(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    async def main() -> None:
-        here = 0
-        all_here = asyncio.Event()
-
-        async def handle(task: Task) -> None:
-            nonlocal here
-            here += 1
-            if here == 20:
-                all_here.set()
-            await asyncio.wait_for(all_here.wait(), PATIENCE)
-
-        await AsyncTaskWorker(dsn, "work", handle, concurrency=20).run(until_empty=True)
-
-    tasks.push_many("work", range(20))
-    asyncio.run(main())
+    tasks.push_many("work", range(number))
+    worker = kind(dsn, "work", handle if number == 4 else handle_aside, concurrency=number)
+    ended = worker.run()
+    if number == 20:
+        asyncio.run(ended)
+    assert sorted(done) == list(range(number))
     assert left(conn) == []
 
 
@@ -122,10 +118,9 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
     go_on = threading.Event()
     worker = TaskWorker(dsn, "work", handle, concurrency=2, batch_size=2)
     with running(worker):
-        end = time.monotonic() + PATIENCE
-        while not (worker._loop and worker._loop._notifier and worker._loop._notifier.listening):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(
+            lambda: worker._loop and worker._loop._notifier and worker._loop._notifier.listening
+        )
         for number in range(2):
             tasks.push("work", number)
             assert busy.acquire(timeout=PATIENCE)
@@ -200,18 +195,18 @@ def test_until_empty_includes_what_handlers_push(dsn: str, conn: Connection, tas
 def test_connections_that_break_lose_nothing_and_double_nothing_in_transactions(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int
 ) -> None:
-    tasks.push_many("work", [{"data": str(n)} for n in range(400)])
+    tasks.push_many("work", [{"data": str(n)} for n in range(250)])
     worker = Writer(dsn, concurrency=concurrency, lease=2, retry_policy=FixedDelay(0.01))
     with running(worker):
-        for part in range(1, 8):
-            eventually(conn, "select count(*) >= %s from effect", part * 50)
+        for part in range(1, 5):
+            eventually(conn, "select count(*) >= %s from effect", part * 40)
             conn.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where application_name = %s",
                 [f"pgqpy {worker.name}"[:63]],
             )
         eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=4 * PATIENCE)
-    assert Counter(effects(conn)) == dict.fromkeys(map(str, range(400)), 1)
+    assert Counter(effects(conn)) == dict.fromkeys(map(str, range(250)), 1)
 
 
 def test_what_was_done_while_the_database_was_away_is_told_afterwards(
@@ -234,9 +229,16 @@ def test_what_was_done_while_the_database_was_away_is_told_afterwards(
     assert sorted(seen) == list(range(50))
 
 
-def test_a_queue_that_does_not_exist_is_told_at_once(dsn: str, tasks: Tasks) -> None:
-    with pytest.raises(errors.TaskQueueNotFound):
-        TaskWorker(dsn, ["work", "missing"], print).run()
+def test_a_queue_that_does_not_exist_or_is_dropped_ends_it(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    def handle(task: Task) -> None:
+        conn.execute("select pgq_task.drop_queue('work', true)")
+
+    tasks.push("work")
+    for queues in (["work", "missing"], "work"):
+        with pytest.raises(errors.TaskQueueNotFound):
+            TaskWorker(dsn, queues, handle).run()
 
 
 def test_it_goes_on_without_a_queue_that_is_dropped_and_with_it_when_it_is_back(
@@ -254,15 +256,6 @@ def test_it_goes_on_without_a_queue_that_is_dropped_and_with_it_when_it_is_back(
         tasks.push("other", "after")
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
     assert seen == ["before", "meanwhile", "after"]
-
-
-def test_it_ends_when_its_last_queue_is_dropped(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    def handle(task: Task) -> None:
-        conn.execute("select pgq_task.drop_queue('work', true)")
-
-    tasks.push("work")
-    with pytest.raises(errors.TaskQueueNotFound):
-        TaskWorker(dsn, "work", handle).run()
 
 
 def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(

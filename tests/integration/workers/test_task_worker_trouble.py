@@ -18,13 +18,19 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_pool import Pool
-from tests.fixtures.fix_task_worker import STEAL, Writer, effects, left, running
+from tests.fixtures.fix_task_worker import (
+    STEAL,
+    Writer,
+    effects,
+    error_of,
+    left,
+    run_until_empty,
+    running,
+)
 from tests.fixtures.fix_ticker import eventually
-
-# --- handlers
 
 
 @pytest.mark.parametrize(
@@ -52,8 +58,8 @@ def test_a_handler_that_breaks_the_transaction_has_failed_and_written_nothing(
     Breaking(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
     assert [row[:3] for row in left(conn)] == [("work", "scheduled", 1)] * 2
     assert effects(conn) == []
-    for (error,) in conn.execute("select error from pgq_task.tasks").fetchall():
-        assert said in error.partition("\n\n")[0]
+    for task in tasks.list("work"):
+        assert said in str(task.error).partition("\n\n")[0]
 
 
 class Left(BaseException):
@@ -215,9 +221,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
                 # From here on all batches are too slow.
                 monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", -1.0)
                 monkeypatch.setattr("pgqpy.tasks._worker.claimer._SLOW", -1.0)
-                end = time.monotonic() + PATIENCE
-                while len(delay) < 5 and time.monotonic() < end:
-                    time.sleep(0.01)
+                wait_until(lambda: len(delay) >= 5)
                 meanwhile.append(len(delay))
             elif held.is_set():
                 delay.append(len(tasks))
@@ -263,9 +267,6 @@ def test_waiting_tasks_are_finished_by_a_worker_that_takes_one_at_a_time_and_los
     assert sorted(task.result["n"] for task in done) == [n for n in range(100) if n % 10]
 
 
-# --- outcomes that cannot be had, hooks
-
-
 @pytest.mark.parametrize(
     ("way", "there"),
     [
@@ -281,19 +282,12 @@ def test_a_move_to_where_its_unique_key_is_taken_is_the_tasks_failure(
     tasks.create_queue("next")
     tasks.push("work", "second", unique_key="k")
     tasks.push("next", "first", unique_key="k", delay=3600)
-
-    worker = type(
-        "Moving",
-        (TaskWorker,),
-        {way: lambda *_: Move("next"), "on_task_lost": lambda _, task: lost.append(task)},
-    )
+    methods = {way: lambda *_: Move("next"), "on_task_lost": lambda _, task: lost.append(task)}
+    worker = type("Moving", (TaskWorker,), methods)
     worker(dsn, "work", retry_policy=FixedDelay(3600)).run(until_empty=True)
-    assert sorted(left(conn)) == [
-        ("next", "scheduled", 0, "first"),
-        (*there, "second"),
-    ]
-    ((error,),) = conn.execute("select error from pgq_task.tasks where queue <> 'next'").fetchall()
-    assert "with unique_key 'k': collision" in error
+    assert sorted(left(conn)) == [("next", "scheduled", 0, "first"), (*there, "second")]
+    tasks.drop_queue("next", force=True)
+    assert "with unique_key 'k': collision" in error_of(conn)
     assert lost == []
 
 
@@ -306,7 +300,7 @@ def test_moves_to_a_queue_that_is_missing_fail_these_tasks_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Repeated until statements are prepared: a refused one takes its pipeline along."""
-    tasks.push_many("work", range(80))
+    tasks.push_many("work", range(60))
 
     def handle(task: Task) -> Move | None:
         time.sleep(0.005)
@@ -314,7 +308,7 @@ def test_moves_to_a_queue_that_is_missing_fail_these_tasks_and_nothing_else(
 
     options: dict[str, Any] = {"batch_size": batch_size, "retry_policy": FixedDelay(3600)}
     TaskWorker(dsn, "work", handle, **options).run(until_empty=True)
-    assert sorted(left(conn)) == [("work.failed", "available", 0, n) for n in range(0, 80, 4)]
+    assert sorted(left(conn)) == [("work.failed", "available", 0, n) for n in range(0, 60, 4)]
     assert "lost the database" not in caplog.text
 
 
@@ -323,47 +317,36 @@ class Mute(Exception):
         raise ValueError("no words")
 
 
-@pytest.mark.parametrize(
-    ("outcome", "reason"),
-    [
-        (lambda: DeadLetter(LookupError("no such account")), "LookupError: no such account"),
-        (lambda: Move(None), "InvalidTask: a task is moved to None"),  # type: ignore[arg-type]
-        (Mute, "Mute: (what it says cannot be told"),
-    ],
-    ids=["an error as a reason", "a move to nowhere", "an error that cannot be told"],
-)
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch", "asyncio"])
 def test_what_a_handler_raises_is_its_tasks_failure(
-    dsn: str,
-    conn: Connection,
-    tasks: Tasks,
-    way: str,
-    outcome: Callable[[], Exception],
-    reason: str,
-    monkeypatch: pytest.MonkeyPatch,
+    dsn: str, conn: Connection, tasks: Tasks, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Spark's loggers, if there are any in this process, have made pytest's handlers format in
     # their way, which cannot tell everything.
     for handler in logging.getLogger().handlers:
         monkeypatch.setattr(handler, "formatter", logging.Formatter())
-    tasks.push("work", 1)
 
     def fail(*_: Any) -> None:
-        raise outcome()
+        error = raised[-1]()
+        raise error
 
     async def fail_aside(*_: Any) -> None:
-        raise outcome()
+        fail()
 
-    options: dict[str, Any] = {"retry_policy": FixedDelay(3600, attempts=1)}
-    if way == "asyncio":
-        aside = type("Failing", (AsyncTaskWorker,), {"handle_task": fail_aside})
-        asyncio.run(aside(dsn, "work", **options).run(until_empty=True))
-    else:
-        worker = type("Failing", (TaskWorker,), {way: fail})
-        worker(dsn, "work", **options).run(until_empty=True)
-    ((queue, error),) = conn.execute("select queue, error from pgq_task.tasks").fetchall()
-    assert queue == "work.failed"
-    assert error.startswith(reason)
+    asyncio_way = type("Failing", (AsyncTaskWorker,), {"handle_task": fail_aside})
+    made: Any = asyncio_way if way == "asyncio" else type("Failing", (TaskWorker,), {way: fail})
+    outcomes: list[tuple[Callable[[], Exception], str]] = [
+        (lambda: DeadLetter(LookupError("no such account")), "LookupError: no such account"),
+        (lambda: Move(None), "InvalidTask: a task is moved to None"),  # type: ignore[arg-type]
+        (Mute, "Mute: (what it says cannot be told"),
+    ]
+    raised: list[Callable[[], Exception]] = []
+    for outcome, reason in outcomes:
+        raised.append(outcome)
+        tasks.push("work", 1)
+        run_until_empty(made(dsn, "work", retry_policy=FixedDelay(3600, attempts=1)))
+        assert error_of(conn).startswith(reason)
+        assert tasks.remove("work.failed", None) == 1
 
 
 def test_a_sweep_that_is_held_up_disturbs_no_worker(
@@ -449,9 +432,6 @@ def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
     assert max(pauses) < 1
 
 
-# --- other workers that take the task away
-
-
 @pytest.mark.parametrize(
     "interference",
     [
@@ -486,6 +466,7 @@ def test_a_task_that_people_take_away_while_it_is_worked_on_leaves_no_effect(
 
 def test_a_worker_is_told_of_a_lost_task_once(dsn: str, conn: Connection, tasks: Tasks) -> None:
     lost: list[Any] = []
+    thief, told = conn, threading.Event()
 
     class Robbed(Writer):
         lease = 1
@@ -500,8 +481,6 @@ def test_a_worker_is_told_of_a_lost_task_once(dsn: str, conn: Connection, tasks:
             lost.append(task.payload)
             told.set()
 
-    thief = conn
-    told = threading.Event()
     tasks.push("work", {"data": "x"})
     Robbed(dsn).run(until_empty=True)
     assert lost == [{"data": "x"}]
@@ -548,15 +527,10 @@ def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_wa
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             assert self._loop is not None
             leases = self._loop.leases
-            end = time.monotonic() + PATIENCE
             # It is connected before the task has the only session.
-            while leases._heartbeat._conn is None:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_until(lambda: leases._heartbeat._conn)
             super().process_task(conn, task)
-            while not leases.renewing.locked():
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_until(leases.renewing.locked)
 
         def on_task_lost(self, task: Task) -> None:
             lost.append(task)
