@@ -78,9 +78,7 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None
         assert told == 1 or (told and "fail" in call), call
 
 
-def test_a_burst_is_one_signal_until_a_worker_waits_again(
-    conn: Connection, ear: Connection
-) -> None:
+def test_a_burst_is_one_signal(conn: Connection, ear: Connection) -> None:
     for _ in range(2):
         wait_for_tasks(ear)
         for _ in range(10):
@@ -139,9 +137,7 @@ def test_a_push_that_does_not_commit_suppresses_no_notification(
     assert hear(conn, ear) == 1
 
 
-def test_a_push_that_is_rolled_back_to_a_savepoint_suppresses_no_notification(
-    conn: Connection, ear: Connection
-) -> None:
+def test_a_savepoint_suppresses_no_notification(conn: Connection, ear: Connection) -> None:
     wait_for_tasks(ear)
     with conn.transaction(), conn.transaction(force_rollback=True):
         push(conn)
@@ -171,9 +167,7 @@ def test_a_worker_that_is_told_does_not_silence_the_one_that_waits_on(
     assert hear(conn, other) >= 1
 
 
-def test_a_consumer_that_rejects_without_delay_and_waits_at_once_misses_nothing(
-    conn: Connection, ear: Connection
-) -> None:
+def test_a_worker_that_fails_and_waits_misses_nothing(conn: Connection, ear: Connection) -> None:
     """The seed's race: the second signal came in the window of the first, and was dropped."""
     wait_for_tasks(ear)
     push(conn)
@@ -294,9 +288,7 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     assert counts["_turn"] < 20 * counts["answered"]
 
 
-def test_a_scheduled_task_wakes_its_worker_when_it_is_due(
-    conn: Connection, waiting: Waiting
-) -> None:
+def test_a_task_wakes_its_worker_when_it_is_due(conn: Connection, waiting: Waiting) -> None:
     tasks = Tasks(conn)
     began = monotonic()
     now = tasks.server_time()

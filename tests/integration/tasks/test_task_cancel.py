@@ -108,9 +108,7 @@ def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, 
     assert {(each.done, each.note) for each in found} == {(1, "7"), (2.5, "ab"), (3, "?")}
 
 
-def test_of_a_task_that_says_more_than_once_how_far_it_is_the_last_counts(
-    app: TaskApp, conn: Connection
-) -> None:
+def test_the_last_report_of_progress_counts(app: TaskApp, conn: Connection) -> None:
     one, two = ops.push(conn, QUEUE), ops.push(conn, QUEUE)
     ops.claim(conn, QUEUE, number=2)
     conn.execute(
@@ -217,9 +215,7 @@ def test_cancelling_does_not_wait_for_the_end(
     assert "finish" in end or is_buried(conn, task)
 
 
-def test_cancelled_tasks_are_forgotten_where_no_worker_looks(
-    app: TaskApp, conn: Connection
-) -> None:
+def test_cancellations_of_tasks_that_ended_are_forgotten(app: TaskApp, conn: Connection) -> None:
     tasks = Tasks(conn)
     known = "select array_agg(id) from pgq_task.cancellation"
     for _ in range(3):
@@ -241,9 +237,7 @@ def test_cancelled_tasks_are_forgotten_where_no_worker_looks(
         tasks.cancel(free)
 
 
-def test_a_task_that_was_cancelled_is_done_when_it_is_sent_back(
-    app: TaskApp, conn: Connection, dsn: str
-) -> None:
+def test_a_cancelled_task_is_done_if_sent_back(app: TaskApp, conn: Connection, dsn: str) -> None:
     tasks = Tasks(conn)
     done: list[bool] = []
 
@@ -269,9 +263,7 @@ def test_a_task_that_was_cancelled_is_done_when_it_is_sent_back(
 
 
 @pytest.mark.parametrize("end", ["fail", "move", "lost", "finish", "delete", "pop"])
-def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
-    app: TaskApp, conn: Connection, end: str
-) -> None:
+def test_a_cancellation_ends_with_its_attempts(app: TaskApp, conn: Connection, end: str) -> None:
     ops.modify(conn, inserts=[{"queue": QUEUE, "id": -1}])
     [(task, version)] = ops.claim(conn, QUEUE)
     tasks = Tasks(conn)
@@ -349,9 +341,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_cancelled_task_is_not_tried_again_however_its_attempt_ends(
-    app: TaskApp, conn: Connection, end: str
-) -> None:
+def test_a_cancelled_task_is_not_tried_again(app: TaskApp, conn: Connection, end: str) -> None:
     tasks = Tasks(conn)
     tasks.create_queue("other")
     for limit in (None, 5):

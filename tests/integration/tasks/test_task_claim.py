@@ -102,9 +102,7 @@ def test_higher_priorities_come_first_and_queues_take_turns(tasks: Connection) -
     assert {queue for queue, _ in found[:30]} == {"a", "b"}
 
 
-def test_a_task_with_an_uncommitted_claim_is_not_claimed_again(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_an_uncommitted_claim_is_a_claim(tasks: Connection, connect: Connect) -> None:
     push_many(tasks, QUEUE, 3)
     other = connect(autocommit=False)
     [(mine, _)] = claim(other)
@@ -113,9 +111,7 @@ def test_a_task_with_an_uncommitted_claim_is_not_claimed_again(
     assert ids(claim(tasks, 10)) == [mine]
 
 
-def test_a_worker_of_repeatable_read_gets_tasks_and_spoils_nothing(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_claim_in_repeatable_read_spoils_nothing(tasks: Connection, connect: Connect) -> None:
     """Its snapshot does not show what others have pushed since: its marks would pass that."""
     old = connect(autocommit=False)
     old.execute("set transaction isolation level repeatable read")
@@ -161,9 +157,7 @@ def test_what_comes_to_light_behind_the_mark_does_not_wait_for_the_others(
     assert claim(tasks, random_choice=False)[0][0] == late[1]
 
 
-def test_claims_that_run_dry_do_not_hide_what_comes_to_light_late(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_claims_that_run_dry_hide_no_late_commits(tasks: Connection, connect: Connect) -> None:
     """Transactions push, wait, and commit in any order, while workers claim, fail and sweep."""
     stop = threading.Event()
     pushed: list[int] = []

@@ -86,9 +86,7 @@ def test_a_failed_task_comes_again_with_its_error_until_it_is_final(tasks: Tasks
     assert (task.id, task.attempts, task.headers) == (pushed, 1, None)
 
 
-def test_a_released_task_is_where_it_was_and_nothing_was_attempted(
-    tasks: Tasks, connect: Connect
-) -> None:
+def test_a_released_task_was_not_attempted(tasks: Tasks, connect: Connect) -> None:
     ids = tasks.push_many("work", range(40))
     claimed = tasks.try_claim("work", max_tasks=30, random=False)
     assert [task.id for task in claimed] == ids[:30]
@@ -134,9 +132,7 @@ def test_a_paused_queue_gives_no_tasks(tasks: Tasks) -> None:
 
 
 @pytest.mark.parametrize("method", ["claim", "pop"])
-def test_a_waiting_call_is_notified_of_a_task_of_its_queue(
-    tasks: Tasks, connect: Connect, method: str
-) -> None:
+def test_a_waiting_call_is_notified_of_a_task(tasks: Tasks, connect: Connect, method: str) -> None:
     assert getattr(tasks, method)("work", wait=0.01) == []
     waiting = getattr(Tasks(connect()), method)
     with ThreadPoolExecutor(1) as pool:
@@ -188,9 +184,7 @@ def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_its_own_transaction_has_locked_is_not_lost(
-    tasks: Tasks, connect: Connect
-) -> None:
+def test_a_task_locked_by_its_transaction_is_not_lost(tasks: Tasks, connect: Connect) -> None:
     tasks.push_many("work", ["a", "b"])
     first, second = tasks.try_claim("work", max_tasks=2, random=False)
     finishing = connect(autocommit=False)
@@ -267,7 +261,7 @@ def test_deletes_and_depends_may_be_the_tasks_themselves(tasks: Tasks) -> None:
     assert [task.payload for task in tasks.list("work")] == ["c"]
 
 
-def test_what_cannot_be_a_modification_or_a_filter_is_refused_with_an_example(
+def test_wrong_modifications_and_filters_are_refused_with_an_example(
     tasks: Tasks,
 ) -> None:
     tasks.push("work", 1)

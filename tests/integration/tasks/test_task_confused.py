@@ -102,9 +102,7 @@ def test_the_message_says_what_to_read_in_a_materialized_view(conn: Connection) 
     assert "pgq_task.tasks" in (error.hint or "")
 
 
-def test_a_materialized_view_shows_what_its_owner_may_read(
-    conn: Connection, thief: Connection, secret: int
-) -> None:
+def test_a_materialized_view_obeys_rights(conn: Connection, thief: Connection, secret: int) -> None:
     """Refreshed by whichever role."""
     thief.execute("create materialized view thief.view as select id from pgq_task.tasks")
     conn.execute("refresh materialized view thief.view")
@@ -114,9 +112,7 @@ def test_a_materialized_view_shows_what_its_owner_may_read(
     assert conn.execute("select id from thief.view").fetchall() == [(secret,)]
 
 
-def test_the_view_asks_the_owner_of_a_definer_function_as_well_as_its_caller(
-    conn: Connection, thief: Connection
-) -> None:
+def test_the_view_asks_owner_and_caller_of_a_function(conn: Connection, thief: Connection) -> None:
     count: LiteralString = "select count(*) from pgq_task.tasks"
     for role in (THIEF, "postgres"):
         conn.execute(
@@ -131,9 +127,7 @@ def test_the_view_asks_the_owner_of_a_definer_function_as_well_as_its_caller(
     conn.execute("drop function public.look()")
 
 
-def test_rights_work_in_sessions_of_all_kinds(
-    conn: Connection, thief: Connection, secret: int
-) -> None:
+def test_rights_work_in_all_sessions(conn: Connection, thief: Connection, secret: int) -> None:
     conn.execute("select pgq_task.grant_queue(%s, '{read}', %s)", [Q, THIEF])
     for statement in ("select 1", "set transaction read only", "listen something"):
         with thief.transaction():

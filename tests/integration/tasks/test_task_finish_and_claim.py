@@ -177,9 +177,7 @@ def test_a_worker_that_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
 
 
 @pytest.mark.parametrize("restricted", ["work", "other"])
-def test_it_is_no_way_around_the_rights_of_a_restricted_queue(
-    tasks: Tasks, role: str, restricted: str
-) -> None:
+def test_it_does_not_bypass_restrictions(tasks: Tasks, role: str, restricted: str) -> None:
     tasks.create_queue("other")
     tasks.push("other")
     tasks.push("work")

@@ -57,7 +57,7 @@ def history(conn: Connection, options: str = "", *parameters: object) -> list[in
     return [row[0] for row in conn.execute(statement.encode(), [QUEUE, *parameters])]
 
 
-def test_a_finished_task_is_kept_with_its_result_its_attempts_and_its_worker(
+def test_a_finished_task_is_kept_with_all_that_belongs_to_it(
     conn: Connection,
 ) -> None:
     task = push(conn, {"order": 7}, headers={"from": "shop"}, priority=3)
@@ -192,7 +192,7 @@ def tables(conn: Connection, keep: str, step: str, number: int) -> list[int]:
     return [table for (table,) in rows]
 
 
-def test_each_time_has_its_table_and_the_one_that_is_emptied_next_is_not_written(
+def test_the_table_that_is_emptied_next_is_not_written(
     conn: Connection,
 ) -> None:
     found = tables(conn, "3 hours", "30 minutes", 20)
@@ -265,7 +265,7 @@ def test_a_replay_pushes_the_tasks_again_as_they_were(conn: Connection) -> None:
     assert len(history(conn)) == 2, "a replay takes nothing away"
 
 
-def test_a_replay_takes_what_the_filter_says_elsewhere_and_unique_keys_once(
+def test_a_replay_takes_what_the_filter_says_elsewhere_once(
     conn: Connection,
 ) -> None:
     conn.execute("select pgq_task.create_queue('second try')")
@@ -278,9 +278,7 @@ def test_a_replay_takes_what_the_filter_says_elsewhere_and_unique_keys_once(
     assert rows.fetchall() == [("second try", 2, QUEUE)]
 
 
-def test_readers_see_the_history_and_administrators_replay_it(
-    conn: Connection, connect: Connect
-) -> None:
+def test_readers_see_and_administrators_replay(conn: Connection, connect: Connect) -> None:
     reader = as_role(connect(), "pgq_reader")
     push(conn)
     finish(conn)

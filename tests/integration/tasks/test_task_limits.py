@@ -122,9 +122,7 @@ def test_limits_hold_while_many_claim_and_finish(tasks: Connection, connect: Con
     assert sorted(seen) == sorted(pushed)
 
 
-def test_a_claim_that_is_not_committed_counts_and_one_that_is_rolled_back_does_not(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_claim_counts_until_it_is_rolled_back(tasks: Connection, connect: Connect) -> None:
     limit(tasks, max_running=1, rate=10, rate_period="1 hour")
     pushed = push(tasks, None, 2)
     other = connect(autocommit=False)
@@ -159,9 +157,7 @@ def rate_of(times: list[float], period: float) -> int:
 
 
 @pytest.mark.parametrize("per_key", [False, True])
-def test_at_most_so_many_are_claimed_in_any_period(
-    tasks: Connection, connect: Connect, per_key: bool
-) -> None:
+def test_a_rate_holds_in_any_period(tasks: Connection, connect: Connect, per_key: bool) -> None:
     period = 0.5
     limit(tasks, rate_period=f"{period} seconds", **{"rate_per_key" if per_key else "rate": 10})
     pushed = push(tasks, "a", 40)
@@ -384,9 +380,7 @@ def test_what_counts_is_forgotten_when_it_does_not_any_more(tasks: Connection) -
     assert kept[0]["n"] < 80
 
 
-def test_a_claim_that_meets_the_end_of_its_queue_says_so(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_claim_of_a_dropped_queue_says_so(tasks: Connection, connect: Connect) -> None:
     limit(tasks, max_running=5)
     push(tasks, None, 2)
     other, third = connect(autocommit=False), connect()
@@ -436,9 +430,7 @@ with connect(sys.argv[1], autocommit=True) as conn:
 """
 
 
-def test_workers_that_are_killed_hold_up_nothing_longer_than_their_leases(
-    tasks: Connection, dsn: str
-) -> None:
+def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, dsn: str) -> None:
     limit(tasks, max_running=4, max_running_per_key=1)
     for key in "abc":
         push(tasks, key, 20)
@@ -512,9 +504,7 @@ def test_a_waiting_worker_knows_when_the_rate_allows_the_next(tasks: Connection)
     assert 3500 < queue_ops.value(tasks, waiting) <= 3600
 
 
-def test_a_worker_that_finds_only_tasks_that_must_wait_is_told_to_look_again(
-    tasks: Connection, ear: Connection
-) -> None:
+def test_a_worker_that_finds_no_room_looks_again(tasks: Connection, ear: Connection) -> None:
     limit(tasks, max_running_per_key=1)
     push(tasks, "a", 3000)
     other = push(tasks, "b")

@@ -95,7 +95,7 @@ def test_each_condition_finds_what_meets_it(conn: Connection) -> None:
     assert found(conn, {"status": "claimed"}) == found(conn, {"claimant": "me"}) == [failed]
 
 
-def test_lists_are_as_long_as_wanted_and_cover_all_queues_if_none_is_named(
+def test_lists_have_a_limit_and_cover_all_queues_if_none_is_named(
     conn: Connection,
 ) -> None:
     ids = [tasks.push(conn, Q, priority=n % 2) for n in range(6)]
@@ -224,9 +224,7 @@ def test_many_are_changed_in_one_call(conn: Connection) -> None:
     assert tasks.ids(tasks.claim(conn, Q, number=9)) == [mine[3], *others]
 
 
-def test_claimed_tasks_are_left_alone_unless_they_are_asked_for(
-    conn: Connection, connect: Connect
-) -> None:
+def test_claimed_tasks_are_left_alone_by_default(conn: Connection, connect: Connect) -> None:
     claimed, free, locked = (tasks.push(conn, Q) for _ in range(3))
     tasks.claim(conn, Q)
     worker = connect(autocommit=False)
@@ -241,9 +239,7 @@ def test_claimed_tasks_are_left_alone_unless_they_are_asked_for(
     assert "does not have task" in refused(lambda: tasks.finish(conn, (claimed, 2)), TaskConflict)
 
 
-def test_removing_waits_for_the_claims_that_it_is_to_override(
-    conn: Connection, connect: Connect
-) -> None:
+def test_removing_waits_for_claims(conn: Connection, connect: Connect) -> None:
     tasks.push(conn, Q)
     worker = connect(autocommit=False)
     tasks.claim(worker, Q)

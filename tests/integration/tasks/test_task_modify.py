@@ -112,7 +112,7 @@ def test_each_task_that_stands_in_the_way_is_named_and_nothing_is_done(conn: Con
     assert everything(conn) == before
 
 
-def test_a_lease_that_has_ended_does_not_keep_others_away_but_the_version_does(
+def test_the_version_counts_and_not_a_lease_that_has_ended(
     conn: Connection,
 ) -> None:
     task = tasks.push(conn, Q)
@@ -264,9 +264,7 @@ def test_changes_that_collide_are_named_with_each_other_and_the_inserts(conn: Co
     assert found == changed
 
 
-def test_an_insert_waits_for_what_becomes_of_the_task_that_has_its_key(
-    conn: Connection, connect: Connect
-) -> None:
+def test_an_insert_waits_for_the_task_with_its_key(conn: Connection, connect: Connect) -> None:
     first = tasks.push(conn, Q, unique_key="k")
     other = connect(autocommit=False)
     for end, expected in ((other.rollback, "skip"), (other.commit, "insert")):
@@ -280,9 +278,7 @@ def test_an_insert_waits_for_what_becomes_of_the_task_that_has_its_key(
             assert [row[0] for row in call.result()] == [expected]
 
 
-def test_an_insert_is_not_skipped_for_a_task_that_has_ended_since(
-    conn: Connection, connect: Connect
-) -> None:
+def test_an_insert_is_not_skipped_for_an_ended_task(conn: Connection, connect: Connect) -> None:
     first = tasks.push(conn, Q, unique_key="k")
     # The call stops after its inserts, where it makes a lane that another session makes, too.
     other = connect(autocommit=False)
@@ -324,7 +320,7 @@ def test_a_lease_that_was_kept_ends_like_any_other(conn: Connection) -> None:
     assert ops.value(conn, "select last_attempt from pgq_task.task") >= lease
 
 
-def test_a_task_that_is_moved_does_not_stand_before_the_mark_of_its_new_lane(
+def test_a_moved_task_stands_behind_the_mark_of_its_lane(
     conn: Connection,
 ) -> None:
     """Sweeps go past what is dead; claims begin behind that."""
@@ -412,9 +408,7 @@ def hold_back(conn: Connection) -> None:
     assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
 
 
-def test_workers_that_wait_hear_of_what_was_inserted_or_moved(
-    conn: Connection, connect: Connect
-) -> None:
+def test_workers_hear_of_inserts_and_moves(conn: Connection, connect: Connect) -> None:
     task = tasks.push(conn, Q)
     listener = connect()
     listener.execute("listen pgq_task")
@@ -450,9 +444,7 @@ def test_of_two_that_modify_a_task_at_once_one_does(
     assert conn.execute("select payload from pgq_task.tasks").fetchall() == [("first",)]
 
 
-def test_a_task_that_another_depends_on_stays_as_it_is_until_the_commit(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_dependency_stays_until_the_commit(conn: Connection, connect: Connect) -> None:
     task = tasks.push(conn, Q)
     # It may be claimed by others.
     tasks.claim(conn, Q, claimant="other", lease="1 microsecond")
@@ -469,9 +461,7 @@ def test_a_task_that_another_depends_on_stays_as_it_is_until_the_commit(
         assert call.result()
 
 
-def test_modifications_of_the_same_tasks_do_not_deadlock(
-    conn: Connection, connect: Connect
-) -> None:
+def test_modifications_do_not_deadlock(conn: Connection, connect: Connect) -> None:
     """Each moves random tasks, in a random order, and depends on others: every call ends, and none
     of the tasks is stuck then."""
     ids = [tasks.push(conn, Q, order_key="o" if n % 3 else None) for n in range(12)]

@@ -102,7 +102,7 @@ def test_a_failed_task_holds_back_its_own_key_and_no_other(conn: Connection) -> 
     assert second in task_ops.statuses(conn)
 
 
-def test_ten_thousand_followers_of_a_stuck_key_are_out_of_everybody_elses_way(
+def test_followers_of_a_stuck_key_are_out_of_the_way(
     conn: Connection,
 ) -> None:
     push(conn, "stuck", 10_001)
@@ -119,7 +119,7 @@ def test_ten_thousand_followers_of_a_stuck_key_are_out_of_everybody_elses_way(
     assert len(claim(conn, 10)) == len(others) - 1
 
 
-def test_followers_of_a_key_that_is_never_at_rest_are_out_of_the_way_as_well(
+def test_followers_of_a_busy_key_are_out_of_the_way(
     conn: Connection,
 ) -> None:
     """Each of its tasks is claimed just now, and no sweep finds the head where it can stay."""
@@ -160,9 +160,7 @@ def head(conn: Connection) -> Task:
 
 
 @gone
-def test_however_the_one_before_goes_the_next_one_comes(
-    conn: Connection, head: Task, how: str
-) -> None:
+def test_however_the_head_goes_the_next_one_comes(conn: Connection, head: Task, how: str) -> None:
     hold_back(conn, 1, 2, 3)
     go(conn, how, head)
     found = task_ops.statuses(conn)
@@ -171,9 +169,7 @@ def test_however_the_one_before_goes_the_next_one_comes(
 
 
 @gone
-def test_however_a_held_one_goes_the_one_behind_it_is_not_forgotten(
-    conn: Connection, head: Task, how: str
-) -> None:
+def test_however_a_held_one_goes_the_next_comes(conn: Connection, head: Task, how: str) -> None:
     hold_back(conn, 1, 2, 3)
     go(conn, how, (2, 1))
     finish(conn, head)
@@ -253,9 +249,7 @@ def test_a_follower_that_is_locked_when_its_turn_comes_is_released_later(
     eventually_claimed(conn, 2)
 
 
-def test_a_task_that_came_to_light_late_goes_first_and_holds_back_one_that_was_lost(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_task_that_comes_late_goes_first(conn: Connection, connect: Connect) -> None:
     """Ids are drawn when tasks are pushed, not when their transactions commit."""
     producer = connect(autocommit=False)
     (early,) = push(producer, "a")

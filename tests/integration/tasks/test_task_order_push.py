@@ -84,9 +84,7 @@ def test_tasks_without_a_key_among_many_stand_in_the_lane(conn: Connection) -> N
     assert take(conn) == [1, 3, 4, 5, 7]
 
 
-def test_a_push_does_not_hold_up_the_worker_on_the_task_before(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_push_does_not_hold_up_a_worker(conn: Connection, connect: Connect) -> None:
     push(conn)
     pusher = connect(autocommit=False)
     push(pusher)
@@ -99,9 +97,7 @@ def test_a_push_does_not_hold_up_the_worker_on_the_task_before(
     assert take(conn) == [2]
 
 
-def test_a_task_pushed_while_the_one_before_is_being_finished_is_found(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_task_pushed_while_the_head_ends_is_found(conn: Connection, connect: Connect) -> None:
     push(conn)
     worker, pusher = connect(autocommit=False), connect()
     tasks.finish(worker, *tasks.claim(conn, Q))

@@ -211,7 +211,7 @@ def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
         Tasks(tasks).run_periodic("none")
 
 
-def test_a_worker_declares_schedules_and_sees_none_of_restricted_queues(
+def test_restricted_queues_keep_schedules_to_themselves(
     tasks: Connection, connect: Connect
 ) -> None:
     other = as_role(connect(), "pgq_reader")

@@ -131,9 +131,7 @@ def test_each_action_is_granted_by_itself(
     refused(anna, CALLS[action][0])
 
 
-def test_a_queue_that_is_not_restricted_is_open_to_readers_and_writers(
-    conn: Connection, anna: Connection
-) -> None:
+def test_an_unrestricted_queue_is_open(conn: Connection, anna: Connection) -> None:
     tasks.push(anna, OPEN)
     ((task, version),) = tasks.claim(anna, OPEN)
     tasks.modify(anna, changes=[{"id": task, "version": version}])
@@ -147,9 +145,7 @@ def test_a_queue_that_is_not_restricted_is_open_to_readers_and_writers(
     tasks.push(anna, OPEN)
 
 
-def test_a_session_has_the_rights_of_its_role_and_of_those_it_is_in(
-    conn: Connection, anna: Connection
-) -> None:
+def test_the_rights_are_those_of_the_current_role(conn: Connection, anna: Connection) -> None:
     grant(conn, "insert", role=TEAM)
     tasks.push(anna, CLOSED)
     conn.execute(f'revoke "{TEAM}" from {ROLE}'.encode())
@@ -189,9 +185,7 @@ def test_one_forbidden_queue_among_others_is_told(conn: Connection, anna: Connec
     assert len(tasks.claim(anna, OPEN)) == 1
 
 
-def test_moving_a_task_takes_the_right_to_insert_it_there(
-    conn: Connection, anna: Connection
-) -> None:
+def test_moving_a_task_takes_the_right_to_insert(conn: Connection, anna: Connection) -> None:
     task = tasks.push(conn, OPEN)
     there = [{"id": task, "version": 1, "queue": CLOSED}]
     assert "may not insert" in denied(lambda: tasks.modify(anna, changes=there))
@@ -216,9 +210,7 @@ def test_tasks_are_shown_to_roles_that_may_read_them(conn: Connection, anna: Con
     assert anna.execute(sizes).fetchall() == [(CLOSED, True, 1), (OPEN, False, 1)]
 
 
-def test_conditions_on_the_view_see_no_row_that_is_not_shown(
-    conn: Connection, anna: Connection
-) -> None:
+def test_conditions_on_the_view_see_no_hidden_row(conn: Connection, anna: Connection) -> None:
     """A function in a condition could tell what it was called with."""
     tasks.push(conn, CLOSED, "secret")
     conn.execute("grant create, usage on schema public to public")

@@ -34,9 +34,7 @@ def pop(conn: Connection, number: int = 1) -> list[Any]:
     return [row[0] for row in rows]
 
 
-def test_popped_tasks_come_in_the_order_of_their_times_and_priorities(
-    conn: Connection, tasks: Tasks
-) -> None:
+def test_pops_have_the_order_of_priorities_and_times(conn: Connection, tasks: Tasks) -> None:
     tasks.push_many(QUEUE, ["first", "second"])
     tasks.push(QUEUE, "urgent", priority=1)
     tasks.push(QUEUE, "later", delay=3600)
@@ -67,9 +65,7 @@ def reserve(tasks: Tasks, **options: Any) -> Task:
     return task
 
 
-def test_a_reserved_task_cannot_be_claimed_until_it_is_rolled_back(
-    conn: Connection, tasks: Tasks
-) -> None:
+def test_a_reserved_task_cannot_be_claimed(conn: Connection, tasks: Tasks) -> None:
     tasks.push_many(QUEUE, [1, 2])
     first = reserve(tasks)
     assert reserve(tasks).payload == 2
@@ -120,9 +116,7 @@ def dead_letter(conn: Connection) -> dict[str, Any]:
     return dict(headers)
 
 
-def test_a_task_that_failed_too_often_is_kept_apart_with_where_it_is_from_and_why(
-    conn: Connection, tasks: Tasks
-) -> None:
+def test_a_task_that_failed_too_often_is_kept_apart(conn: Connection, tasks: Tasks) -> None:
     tasks.set_config(QUEUE, "max_attempts", 3)
     tasks.push(QUEUE, {"n": 1}, headers={"from": "shop"}, unique_key="u")
     gone = [tasks.fail(reserve(tasks), f"reason {number}") for number in (1, 2, 3)]

@@ -246,9 +246,7 @@ def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection, connec
     assert is_open(conn)
 
 
-def test_opening_the_last_one_waits_for_a_session_that_restricts_another(
-    conn: Connection, connect: Connect
-) -> None:
+def test_opening_waits_for_a_session_that_restricts(conn: Connection, connect: Connect) -> None:
     restrict(conn, Q)
     first, second = connect(autocommit=False), connect()
     restrict(first, OTHER)
@@ -260,9 +258,7 @@ def test_opening_the_last_one_waits_for_a_session_that_restricts_another(
     assert not is_open(conn)
 
 
-def test_an_old_snapshot_does_not_open_what_was_restricted_since(
-    conn: Connection, connect: Connect
-) -> None:
+def test_an_old_snapshot_opens_nothing_restricted_since(conn: Connection, connect: Connect) -> None:
     restrict(conn, Q)
     old = connect(autocommit=False)
     old.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -313,9 +309,7 @@ def test_two_drops_in_a_transaction_leave_a_push_that_waits_for_the_first(
         refused(push.result, TaskQueueNotFound)
 
 
-def test_an_open_transaction_finds_the_queue_that_was_created_again(
-    conn: Connection, connect: Connect
-) -> None:
+def test_an_open_transaction_finds_the_new_queue(conn: Connection, connect: Connect) -> None:
     """Though it has looked up the other one by the same name."""
     user = connect()
     tasks.push(user, Q)
@@ -328,9 +322,7 @@ def test_an_open_transaction_finds_the_queue_that_was_created_again(
     assert pushed(conn) == 1
 
 
-def test_an_old_snapshot_knows_a_queue_whose_sequence_is_gone(
-    conn: Connection, connect: Connect
-) -> None:
+def test_an_old_snapshot_knows_a_dropped_queue(conn: Connection, connect: Connect) -> None:
     old = connect(autocommit=False)
     old.isolation_level = IsolationLevel.REPEATABLE_READ
     old.execute("select from pgq_task.queue")
@@ -369,9 +361,7 @@ def test_a_drop_that_is_rolled_back_changes_nothing(
     assert len(tasks.claim(conn, Q, number=9)) == 2
 
 
-def test_pushes_in_each_way_and_a_drop_do_not_wait_for_each_other_in_a_circle(
-    conn: Connection, connect: Connect
-) -> None:
+def test_pushes_and_a_drop_do_not_deadlock(conn: Connection, connect: Connect) -> None:
     """The longer way takes the same sequence first."""
     for first, second in (({}, {"priority": 1}), ({"priority": 1}, {}), ({"unique_key": "k"}, {})):
         user, dropper = connect(autocommit=False), connect()

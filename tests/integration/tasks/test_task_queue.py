@@ -121,9 +121,7 @@ def test_looking_at_a_queue_reads_nothing_that_is_dead(conn: Connection, connect
         assert read(conn, look) < 150, look
 
 
-def test_queues_are_empty_when_there_is_no_task_of_any_kind(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_queue_is_empty_without_tasks_of_any_kind(conn: Connection, connect: Connect) -> None:
     def empty() -> bool:
         return bool(ops.value(conn, "select pgq_task.queue_is_empty(%s)", [Q, "other"]))
 
@@ -231,9 +229,7 @@ def test_attributes_that_cannot_be_kept_are_refused(conn: Connection) -> None:
     assert tasks.statuses(conn) == {}
 
 
-def test_pushes_with_the_same_priority_do_not_wait_for_each_other(
-    conn: Connection, connect: Connect
-) -> None:
+def test_pushes_of_a_priority_do_not_wait(conn: Connection, connect: Connect) -> None:
     tasks.push(conn, Q, priority=5)
     first, second = connect(autocommit=False), connect()
     tasks.push(first, Q, priority=5)
@@ -283,9 +279,7 @@ def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:
     )
 
 
-def test_a_session_that_has_used_a_queue_to_be_dropped_goes_on(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_session_goes_on_while_a_drop_waits(conn: Connection, connect: Connect) -> None:
     """Even with a priority that is new in the queue, or a task that is moved there."""
     conn.execute("select pgq_task.create_queue('another')")
     task = tasks.push(conn, "another", priority=8)

@@ -86,9 +86,7 @@ def test_tasks_inserted_by_modify_and_replayed_are_pushed(conn: Connection) -> N
     assert counted(conn)["pushed"] == 1
 
 
-def test_counting_blocks_no_session_and_leaves_no_dead_rows(
-    conn: Connection, connect: Connect
-) -> None:
+def test_counting_blocks_no_session(conn: Connection, connect: Connect) -> None:
     other = connect(autocommit=False)
     tasks.push_many(other, QUEUE, 20)
     tasks.push_many(conn, QUEUE, 20)
@@ -123,9 +121,7 @@ def test_counters_of_a_queue_begin_anew_with_it(conn: Connection) -> None:
     assert left == []
 
 
-def test_a_queue_that_does_not_exist_or_may_not_be_read_is_an_error(
-    conn: Connection, connect: Connect
-) -> None:
+def test_missing_or_restricted_queues_are_errors(conn: Connection, connect: Connect) -> None:
     def ask(asker: Connection, queue: Any) -> psycopg.Error:
         with pytest.raises(psycopg.Error) as info:
             asker.execute("select * from pgq_task.get_statistics(%s)", [queue])

@@ -137,9 +137,7 @@ def test_a_claim_that_is_rolled_back_late_leaves_its_tasks_to_others(
     sharer.rollback()
 
 
-def test_a_task_in_a_transaction_that_ends_it_is_available_again_when_that_fails(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_finish_that_is_rolled_back_late_is_undone(tasks: Connection, connect: Connect) -> None:
     task = push(tasks)
     swept(tasks)
     assert claim(tasks, lease="1 millisecond") == [task]
@@ -189,9 +187,7 @@ def test_a_task_that_was_claimed_just_now_stops_the_mark(tasks: Connection) -> N
     )
 
 
-def test_a_sweep_that_is_rolled_back_leaves_nothing_behind(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_sweep_may_be_rolled_back(tasks: Connection, connect: Connect) -> None:
     """The sweep has moved the marks, which no rollback undoes; the rows it noted are lost."""
     waiting, first, second = push(tasks), push(tasks), push(tasks)
     swept(tasks)
@@ -340,9 +336,7 @@ def test_thousands_of_lanes_are_swept_in_several_calls(tasks: Connection, connec
     sweep_until(tasks, lambda: claim(tasks) and ops.value(tasks, unclaimed) == 0)
 
 
-def test_a_queue_that_is_being_dropped_does_not_hold_up_sweeps(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_sweeps_go_on_while_a_queue_is_dropped(tasks: Connection, connect: Connect) -> None:
     """If it is not dropped after all, tasks that became visible meanwhile are found."""
     swept(tasks)
     pusher = connect(autocommit=False)
@@ -360,9 +354,7 @@ def test_a_queue_that_is_being_dropped_does_not_hold_up_sweeps(
     sweep(tasks)
 
 
-def test_an_error_queue_that_is_being_dropped_does_not_hold_up_sweeps(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_sweeps_go_on_without_an_error_queue(tasks: Connection, connect: Connect) -> None:
     """Tasks of queues with another error queue are not held up either."""
     tasks.execute("select pgq_task.create_queue(q) from unnest('{dead,other}'::text[]) q")
     tasks.execute("select pgq_task.set_queue_config(%s, 'error_queue', 'dead')", [QUEUE])
@@ -383,9 +375,7 @@ def test_an_error_queue_that_is_being_dropped_does_not_hold_up_sweeps(
     assert ops.value(tasks, failed) == "dead other.failed"
 
 
-def test_a_key_of_a_queue_that_is_being_dropped_is_released_if_it_is_not(
-    tasks: Connection, connect: Connect
-) -> None:
+def test_a_key_is_released_after_a_drop_that_failed(tasks: Connection, connect: Connect) -> None:
     first, second = (push(tasks, order_key="k") for _ in range(2))
     tasks.execute("select pgq_task._hold_back(%s)", [second])
     tasks.execute("select pgq_task.set_waiting(array[%s])", [QUEUE])
@@ -422,9 +412,7 @@ def end_lease(conn: Connection, task: int) -> None:
     )
 
 
-def test_a_task_of_a_dead_worker_comes_before_what_was_pushed_since(
-    tasks: Connection, lost: int
-) -> None:
+def test_a_task_of_a_dead_worker_comes_before_later_ones(tasks: Connection, lost: int) -> None:
     end_lease(tasks, lost)
     sweep(tasks, 2)
     # It may stand beside the first of the others, which are all there, in their order.

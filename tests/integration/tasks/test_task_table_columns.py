@@ -80,9 +80,7 @@ def test_new_rows_are_due_and_those_that_were_there_are_not(conn: Connection) ->
     assert ops.value(conn, "select count(distinct next_attempt) from mail") == 2
 
 
-def test_rows_that_are_there_are_queued_if_asked_without_rewriting_them(
-    conn: Connection, mail: str
-) -> None:
+def test_rows_are_queued_if_asked_without_a_rewrite(conn: Connection, mail: str) -> None:
     conn.execute("insert into mail select n from generate_series(1, 3) n")
     filenode = ops.value(conn, "select pg_relation_filenode('mail')")
     add(conn, mail, queue_existing=True, queue_new=False)
@@ -218,9 +216,7 @@ def test_sizes_tell_by_status_what_is_due(conn: Connection, mail: str) -> None:
     assert timedelta(hours=1) <= rows[1][5] < timedelta(hours=2)
 
 
-def test_the_owner_of_a_table_needs_no_more_than_the_roles_of_the_application(
-    conn: Connection, connect: Connect
-) -> None:
+def test_the_owner_of_a_table_needs_no_other_role(conn: Connection, connect: Connect) -> None:
     conn.execute(
         "do $$ begin if to_regrole('test_owner') is null then create role test_owner; end if;"
         " end $$"
@@ -240,9 +236,7 @@ def test_the_owner_of_a_table_needs_no_more_than_the_roles_of_the_application(
         owner.execute("select pgq_task.add_columns('public.others')")
 
 
-def test_workers_are_told_of_inserts_and_of_rows_that_are_sent_again(
-    conn: Connection, mail: str, connect: Connect
-) -> None:
+def test_workers_hear_of_inserts_and_resends(conn: Connection, mail: str, connect: Connect) -> None:
     add(conn, mail)
     conn.execute("select pgq_task.notify_workers('mail')")
     listener = connect()

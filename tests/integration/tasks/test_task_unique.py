@@ -36,9 +36,7 @@ def test_a_task_that_waits_stands_for_a_push(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("way", ["push", "push_unique"])
-def test_a_change_that_comes_while_a_worker_has_the_task_is_not_lost(
-    conn: Connection, way: str
-) -> None:
+def test_a_change_while_the_task_is_worked_on_is_not_lost(conn: Connection, way: str) -> None:
     push(conn)
     running = tasks.claim(conn, Q)[0]
     second = push(conn).id if way == "push_unique" else Tasks(conn).push(Q, unique_key="k")
@@ -107,9 +105,7 @@ def test_a_stopped_task_that_is_replaced_stays_stopped(conn: Connection) -> None
     assert tasks.statuses(conn) == {first.id: "stopped"}
 
 
-def test_a_worker_takes_the_task_that_stands_for_a_push_after_its_commit(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_push_keeps_workers_away_until_its_commit(conn: Connection, connect: Connect) -> None:
     """Else it might not see what that transaction has changed, and nothing would run later."""
     push(conn)
     pusher = connect(autocommit=False)
@@ -119,9 +115,7 @@ def test_a_worker_takes_the_task_that_stands_for_a_push_after_its_commit(
     assert len(tasks.claim(conn, Q)) == 1
 
 
-def test_a_push_waits_for_a_claim_that_has_not_committed(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_push_waits_for_an_uncommitted_claim(conn: Connection, connect: Connect) -> None:
     push(conn)
     worker, pusher = connect(autocommit=False), connect()
     tasks.claim(worker, Q)

@@ -174,9 +174,7 @@ def test_a_call_behind_a_drop_fails_or_finds_nothing(
     assert ops.value(conn, sizes) == 1
 
 
-def test_counting_tasks_while_a_queue_is_dropped_goes_on(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
+def test_counting_goes_on_during_a_drop(conn: Connection, connect: Connect, wait: Wait) -> None:
     tasks.push(conn, OTHER)
     dropper, other = connect(autocommit=False), connect()
     dropper.execute(DROP)
@@ -268,9 +266,7 @@ def test_error_queues_are_made_in_one_order(
     }
 
 
-def test_lanes_of_error_queues_are_made_in_one_order(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
+def test_error_lanes_are_made_in_one_order(conn: Connection, connect: Connect, wait: Wait) -> None:
     conn.execute("select pgq_task.create_queue('mails.failed')")
     pushed = [tasks.push(conn, Q, priority=priority) for priority in (5, 9, 7, 7, 5)]
     versions = dict(tasks.claim(conn, Q, number=5))
@@ -305,9 +301,7 @@ def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_t
     assert one.result() == []
 
 
-def test_what_is_to_be_released_goes_with_its_queue(
-    conn: Connection, connect: Connect, wait: Wait
-) -> None:
+def test_releases_go_with_their_queue(conn: Connection, connect: Connect, wait: Wait) -> None:
     conn.execute(
         "insert into pgq_task.to_release (queue_id, order_key, id)"
         " select queue_id, 'k', 1 from pgq_task.queue where queue_name = 'mails'"

@@ -130,9 +130,7 @@ def test_a_task_whose_result_is_no_json_is_finished_without_it(
         assert all(error.startswith("the result is not kept: ") for _, error, _ in found)
 
 
-def test_results_are_kept_of_those_beside_one_that_has_none(
-    dsn: str, tasks: Tasks, conn: Connection
-) -> None:
+def test_the_other_results_are_kept(dsn: str, tasks: Tasks, conn: Connection) -> None:
     class Half(TaskWorker):
         def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any]:
             return [object() if task.payload % 2 else {"n": task.payload} for task in tasks]
@@ -316,9 +314,7 @@ def test_a_row_whose_handler_returns_whatever_is_done(
     assert ops.value(conn, "select array_agg(distinct status) from mail") == ["succeeded"]
 
 
-def test_a_hook_for_a_row_that_failed_takes_nothing_back_of_the_others(
-    dsn: str, conn: Connection
-) -> None:
+def test_a_hook_that_raises_takes_back_no_other_row(dsn: str, conn: Connection) -> None:
     conn.execute("create table mail (id int primary key)")
     conn.execute("select pgq_task.add_columns('mail')")
     conn.execute("insert into mail values (1), (2), (3)")

@@ -47,9 +47,7 @@ def payloads(conn: Connection, queue: str = "mails") -> list[Any]:
     ]
 
 
-def test_each_event_becomes_a_task_once_in_order(
-    conn: Connection, dsn: str, queue: str, tick: Tick
-) -> None:
+def test_events_become_tasks_once(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
     consumer = make(dsn, queue)
     send(conn, queue, tick, *[("paid", f'{{"n": {n}}}') for n in range(2500)], ("paid", None))
     for _ in range(2):
@@ -65,9 +63,7 @@ def test_numbers_keep_their_digits(conn: Connection, dsn: str, queue: str, tick:
     assert found == [('{"n": 12345678901234567890.10}',)]
 
 
-def test_types_keys_and_what_the_payload_is_are_settings(
-    conn: Connection, dsn: str, queue: str, tick: Tick
-) -> None:
+def test_settings_shape_the_tasks(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
     settings: dict[str, Any] = {"types": ["paid", "sent"], "payload": "event", "priority": 3}
     consumer = make(dsn, queue, order_key="extra1", unique_key="type", **settings)
     send(conn, queue, tick, ("paid", "no JSON"), ("other", "1"), ("sent", "2"), ("paid", "3"))
@@ -79,9 +75,7 @@ def test_types_keys_and_what_the_payload_is_are_settings(
     assert {task["priority"] for task in tasks} == {3}
 
 
-def test_a_subclass_decides_which_task_there_is(
-    conn: Connection, dsn: str, queue: str, tick: Tick
-) -> None:
+def test_a_subclass_decides(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
     class Later(EventsToTasks):
         def task_of(self, event: Event) -> NewTask | None:
             if event.type == "paid":
@@ -96,9 +90,7 @@ def test_a_subclass_decides_which_task_there_is(
     assert (task["queue"], task["status"], task["headers"]) == ("slow", "scheduled", {"a": 1})
 
 
-def test_a_consumer_that_comes_late_pushes_what_was_due_before(
-    conn: Connection, dsn: str, queue: str, tick: Tick
-) -> None:
+def test_tasks_may_be_due_already(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
     class DayAfter(EventsToTasks):
         def task_of(self, event: Event) -> NewTask | None:
             return NewTask(
@@ -217,9 +209,7 @@ class Shipping(TaskWorker):
             raise ValueError("bad")
 
 
-def test_the_end_of_a_task_inserts_events_in_its_transaction(
-    conn: Connection, dsn: str, queue: str
-) -> None:
+def test_a_task_inserts_events_in_its_transaction(conn: Connection, dsn: str, queue: str) -> None:
     ops.push(conn, "mails", "good")
     ops.push(conn, "mails", "bad")
     Shipping(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)

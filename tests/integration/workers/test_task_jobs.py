@@ -136,9 +136,7 @@ ARGUMENTS: list[tuple[Any, Any]] = [
 ]
 
 
-def test_whatever_annotations_say_arrives_as_it_was(
-    app: TaskApp, conn: Connection, dsn: str
-) -> None:
+def test_arguments_arrive_as_they_were(app: TaskApp, conn: Connection, dsn: str) -> None:
     seen: dict[int, object] = {}
     for number, (annotation, value) in enumerate(ARGUMENTS):
 
@@ -191,9 +189,7 @@ def test_a_push_is_part_of_the_callers_transaction(
     assert set(ops.statuses(conn)) == {task, one, *many}
 
 
-def test_a_payload_that_does_not_fit_fails_for_good_and_says_why(
-    app: TaskApp, conn: Connection, dsn: str
-) -> None:
+def test_a_payload_that_does_not_fit_fails(app: TaskApp, conn: Connection, dsn: str) -> None:
     @app.task
     def job(order: Order, address: Address | None = None) -> None:
         raise AssertionError
@@ -308,9 +304,7 @@ def test_each_job_has_its_own_queue_priority_keys_and_retry_policy(
     )
 
 
-def test_many_are_pushed_in_the_order_that_they_have(
-    app: TaskApp, conn: Connection, dsn: str
-) -> None:
+def test_many_are_pushed_in_their_order(app: TaskApp, conn: Connection, dsn: str) -> None:
     seen: list[int] = []
 
     @app.task
@@ -410,9 +404,7 @@ def test_what_a_job_with_a_transaction_writes_is_committed_with_its_end(
     assert len(buried(conn)) == 1
 
 
-def test_what_is_wrong_with_a_job_is_said_when_it_is_made(
-    app: TaskApp, conn: Connection, dsn: str
-) -> None:
+def test_wrong_declarations_are_refused(app: TaskApp, conn: Connection, dsn: str) -> None:
     declare: Any = app.task
 
     def two_kinds(order: Order | Address) -> None: ...

@@ -201,9 +201,7 @@ def results(conn: Connection) -> dict[int, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
-def test_each_task_goes_its_way_through_forks_and_loops_and_out(
-    conn: Connection, dsn: str, asynchronous: bool
-) -> None:
+def test_each_task_goes_its_way_out(conn: Connection, dsn: str, asynchronous: bool) -> None:
     conn.execute("create table visit (item int, station text)")
     pipeline = visits(Pipeline("numbers", start="begin"), asynchronous)
     items = range(12)
@@ -228,9 +226,7 @@ def left(conn: Connection) -> list[tuple[str, Any, str | None]]:
 
 
 @pytest.mark.parametrize("kind", ["choice", "fork", "sink"])
-def test_what_a_station_must_not_return_fails_the_task_with_the_reason(
-    conn: Connection, dsn: str, kind: str
-) -> None:
+def test_a_wrong_return_fails_the_task(conn: Connection, dsn: str, kind: str) -> None:
     values: dict[str, list[tuple[object, str]]] = {
         "choice": [
             ("c", "station 'a' chose 'c'"),
@@ -244,7 +240,6 @@ def test_what_a_station_must_not_return_fails_the_task_with_the_reason(
             (To("b"), "station 'a' returned To"),
             (["b", "a"], "station 'a' chose 'a'"),
             (["b", 7], "station 'a' returned 7"),
-            ([To("b", "fine"), To("b", float("nan"))], "the payload cannot"),
         ],
         "sink": [(To("a"), "a sink has none")],
     }
@@ -268,9 +263,7 @@ def test_what_a_station_must_not_return_fails_the_task_with_the_reason(
     assert [queue for queue, _, _ in found[-2:]] == ["p.a", "p.a.failed"]
 
 
-def test_a_direct_station_may_say_more_of_its_tasks_than_the_payload(
-    conn: Connection, dsn: str
-) -> None:
+def test_a_direct_station_may_say_more_than_the_payload(conn: Connection, dsn: str) -> None:
     pipeline = Pipeline("p", start="a")
     pipeline.direct("a", to="b")(lambda conn, task: To("b" if task.payload else "a", delay=3600))
     pipeline.sink("b")(nothing)
@@ -281,9 +274,7 @@ def test_a_direct_station_may_say_more_of_its_tasks_than_the_payload(
     assert "station 'a' chose 'a'" in str(lost.error)
 
 
-def test_what_a_station_wrote_is_gone_if_it_fails_and_the_task_is_still_there(
-    conn: Connection, dsn: str
-) -> None:
+def test_a_station_that_fails_has_written_nothing(conn: Connection, dsn: str) -> None:
     conn.execute("create table visit (item int)")
 
     def station(conn: Connection, task: Task) -> None:
@@ -312,9 +303,7 @@ def test_a_worker_serves_the_stations_that_it_is_told_to(conn: Connection, dsn: 
     assert left(conn) == []
 
 
-def test_tasks_of_one_key_stay_in_order_from_station_to_station(
-    conn: Connection, connect: Connect, dsn: str
-) -> None:
+def test_tasks_of_a_key_stay_in_order(conn: Connection, connect: Connect, dsn: str) -> None:
     conn.execute("create table visit (nr serial, item int)")
     pipeline = Pipeline("p", start="a")
     pipeline.direct("a", to="b")(nothing)
@@ -393,9 +382,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
-def test_a_task_becomes_those_that_the_function_names(
-    conn: Connection, dsn: str, asynchronous: bool
-) -> None:
+def test_a_task_becomes_several(conn: Connection, dsn: str, asynchronous: bool) -> None:
     pipeline = orders(parts_awaited if asynchronous else parts)
     task = push(conn, pipeline, ORDER)
     kind: Any = AsyncPipelineWorker if asynchronous else PipelineWorker
@@ -406,9 +393,7 @@ def test_a_task_becomes_those_that_the_function_names(
     assert (finished.id, finished.outcome, finished.result) == (task, "finished", ids)
 
 
-def test_they_are_as_the_one_that_they_come_from_unless_it_is_said(
-    conn: Connection, dsn: str
-) -> None:
+def test_the_parts_of_a_task_are_like_it_by_default(conn: Connection, dsn: str) -> None:
     pipeline = orders(
         lambda conn, task: [
             "line",
@@ -433,9 +418,7 @@ def test_of_an_empty_list_nothing_becomes_and_the_task_is_done(conn: Connection,
     assert [task.result for task in Tasks(conn).finished("orders.split")] == [[]]
 
 
-def test_a_worker_that_lost_the_task_leaves_nothing_of_it(
-    conn: Connection, connect: Connect, dsn: str
-) -> None:
+def test_a_worker_that_lost_it_leaves_nothing(conn: Connection, connect: Connect, dsn: str) -> None:
     """Another worker has it meanwhile, and makes the parts of it."""
     rounds: list[int] = []
 

@@ -41,9 +41,7 @@ def leave(connect: Connect) -> Leave:
 
 
 @pytest.mark.smoke
-def test_the_attempt_counts_before_a_row_that_was_left_is_tried_again(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_the_attempt_counts_before_the_next(dsn: str, mail: Connection, leave: Leave) -> None:
     leave([1, 2])
     meanwhile = []
     own = []
@@ -63,9 +61,7 @@ def test_the_attempt_counts_before_a_row_that_was_left_is_tried_again(
     assert mail.execute("select distinct last_error from mail").fetchall() == [(None,)]
 
 
-def test_a_row_that_was_left_too_often_is_given_up(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_a_row_left_too_often_is_given_up(dsn: str, mail: Connection, leave: Leave) -> None:
     mail.execute("delete from mail where id > 1")
     mail.execute("update mail set attempts = 2, status = 'failed', last_error = 'before'")
     leave([1])
@@ -81,9 +77,7 @@ def test_a_row_that_was_left_too_often_is_given_up(
     assert "no luck" in last_error(mail, 1)
 
 
-def test_an_outage_does_not_count_for_a_row_that_was_left(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_an_outage_does_not_count(dsn: str, mail: Connection, leave: Leave) -> None:
     leave([1, 2, 3, 4, 5])
     failures = iter([psycopg.OperationalError("away"), OSError("away"), None, OSError("away")])
 
@@ -106,9 +100,7 @@ def test_an_outage_does_not_count_for_a_row_that_was_left(
     assert states(mail) == DONE
 
 
-def test_a_worker_that_stops_leaves_rows_as_they_were(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_a_stop_leaves_rows_as_they_were(dsn: str, mail: Connection, leave: Leave) -> None:
     leave([1, 2, 3, 4, 5])
     others = "select status, attempts, next_attempt, last_error from mail where id > 1 order by id"
     before = mail.execute(others).fetchall()
@@ -173,9 +165,7 @@ def test_a_lock_that_was_committed_is_no_trace(
     assert count_transactions(dsn, mail) == (1, 0)
 
 
-def test_a_lock_that_was_rolled_back_is_a_trace(
-    dsn: str, mail: Connection, connect: Connect
-) -> None:
+def test_a_lock_rolled_back_is_a_trace(dsn: str, mail: Connection, connect: Connect) -> None:
     lost = connect(autocommit=False)
     lost.execute("select from mail for no key update")
     # For two lockers of one row PostgreSQL notes the id of a multixact.
@@ -223,9 +213,7 @@ def test_a_table_that_refuses_every_outcome_ends_the_worker(dsn: str, mail: Conn
     assert sent(mail) == []
 
 
-def test_lanes_together_lose_nothing_of_what_was_left(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_lanes_together_lose_nothing(dsn: str, mail: Connection, leave: Leave) -> None:
     insert(mail, *range(6, 201))
     leave([*range(1, 201, 3)])
     worker = TableWorker(dsn, "mail", send, batch_size=7, concurrency=4)
@@ -234,9 +222,7 @@ def test_lanes_together_lose_nothing_of_what_was_left(
     assert set(states(mail).values()) == {("succeeded", False, 1)}
 
 
-def test_one_lane_at_a_time_works_on_what_was_left(
-    dsn: str, mail: Connection, leave: Leave
-) -> None:
+def test_one_lane_works_on_what_was_left(dsn: str, mail: Connection, leave: Leave) -> None:
     """If it kills the process the attempt counts for that row alone."""
     leave([1, 2, 3, 4, 5])
     in_advance = []

@@ -121,9 +121,7 @@ def test_asyncio_and_batches_do_the_same(engine: sa.Engine) -> None:
     assert found(engine) == {"B": ("failed", True, 1, None)}
 
 
-def test_an_outage_that_the_session_meets_is_no_rows_fault(
-    engine: sa.Engine, conn: Connection
-) -> None:
+def test_an_outage_is_no_rows_fault(engine: sa.Engine, conn: Connection) -> None:
     done = threading.Event()
     pids = []
 
@@ -171,9 +169,7 @@ def test_the_mixin_declares_what_the_function_adds(engine: sa.Engine, conn: Conn
     assert ops.value(conn, "select count(*) from pg_indexes where tablename = 'order'") == 3
 
 
-def test_migrations_find_nothing_to_do_where_the_function_was(
-    engine: sa.Engine, conn: Connection
-) -> None:
+def test_migrations_find_nothing_to_do(engine: sa.Engine, conn: Connection) -> None:
     conn.execute('drop table "order"')
     conn.execute('create table "order" (id serial primary key)')
     conn.execute("""select pgq_task.add_columns('"order"')""")

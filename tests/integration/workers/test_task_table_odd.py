@@ -130,9 +130,7 @@ def test_a_row_that_cannot_be_deleted_has_failed(dsn: str, mail: Connection, whe
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "the method"])
-def test_a_handler_that_ends_the_transaction_has_failed(
-    dsn: str, mail: Connection, end: str
-) -> None:
+def test_ending_the_transaction_is_a_failure(dsn: str, mail: Connection, end: str) -> None:
     def ends(conn: pgqpy.Connection, row: Row) -> None:
         if row["id"] != 2:
             send(conn, row)
@@ -147,9 +145,7 @@ def test_a_handler_that_ends_the_transaction_has_failed(
     assert {status for status, _, _ in states(mail).values()} == {"succeeded", "failed"}
 
 
-def test_what_handlers_return_or_raise_that_makes_no_sense_is_an_error_of_the_row(
-    dsn: str, mail: Connection
-) -> None:
+def test_wrong_outcomes_are_errors_of_the_row(dsn: str, mail: Connection) -> None:
     def wrong(conn: pgqpy.Connection, row: Row) -> Any:
         if row["id"] == 1:
             return Retry(-1)
@@ -162,9 +158,7 @@ def test_what_handlers_return_or_raise_that_makes_no_sense_is_an_error_of_the_ro
     assert [state[0] for state in states(mail).values()] == ["failed", "failed", "succeeded"]
 
 
-def test_the_application_changes_and_deletes_rows_while_they_are_worked_on(
-    dsn: str, mail: Connection, connect: Connect
-) -> None:
+def test_rows_change_while_they_are_processed(dsn: str, mail: Connection, connect: Connect) -> None:
     """A changed row waits, and is processed after the current work on it."""
     changes = [
         "update mail set next_attempt = now(), status = 'new' where id = 1",
@@ -235,9 +229,7 @@ def test_whatever_the_role_says_of_transactions_and_texts(dsn: str, mail: Connec
     assert ops.value(mail, "select min(attempts) = 2 and max(attempts) = 2 from pi")
 
 
-def test_a_worker_sees_the_rows_that_its_policies_show(
-    dsn: str, mail: Connection, conn: Connection
-) -> None:
+def test_policies_say_which_rows_there_are(dsn: str, mail: Connection, conn: Connection) -> None:
     mail.execute(
         "do $$ begin if to_regrole('test_tenant') is null then create role test_tenant login;"
         " end if; end $$"

@@ -91,9 +91,7 @@ def test_rows_that_are_done_are_deleted_if_asked(dsn: str, mail: Connection) -> 
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-def test_a_row_that_fails_has_written_nothing_and_costs_no_other(
-    dsn: str, mail: Connection, batch_size: int
-) -> None:
+def test_a_row_that_fails_fails_alone(dsn: str, mail: Connection, batch_size: int) -> None:
     insert(mail, 1, 2, 3, 4)
     calls = []
 
@@ -429,9 +427,7 @@ def test_a_worker_stops_after_the_row_it_is_at(dsn: str, mail: Connection) -> No
     assert states(mail)[1] == ("succeeded", False, 1)
 
 
-def test_what_is_done_does_not_slow_down_while_a_transaction_is_open(
-    dsn: str, mail: Connection, connect: Connect
-) -> None:
+def test_an_open_transaction_slows_nothing(dsn: str, mail: Connection, connect: Connect) -> None:
     """Dead rows cannot be cleaned up; claims do not step over them, nor read the backlog."""
     mail.execute("alter table mail set (autovacuum_enabled = false)")
     holder = connect(autocommit=False)

@@ -39,9 +39,7 @@ def sweep(conn: Connection, times: int) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [2, 3])
-def test_a_task_that_came_while_the_one_before_it_ended_is_done(
-    conn: Connection, dsn: str, concurrency: int
-) -> None:
+def test_a_task_that_came_meanwhile_is_done(conn: Connection, dsn: str, concurrency: int) -> None:
     done: list[Any] = []
     pipeline = Pipeline("p", start="a")
     pipeline.direct("a", to="b")(lambda conn, task: None)

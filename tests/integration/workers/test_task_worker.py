@@ -142,9 +142,7 @@ def test_a_batch_is_one_transaction_and_each_alone_if_one_fails(
     assert left(conn) == [("next", "available", 0, "move"), ("work", "scheduled", 1, "bad")]
 
 
-def test_a_batch_without_as_many_outcomes_as_tasks_is_rolled_back(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_batch_with_too_few_outcomes_failed(dsn: str, conn: Connection, tasks: Tasks) -> None:
     class Wrong(Batches):
         def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any] | None:
             super().process_batch(conn, tasks)
@@ -203,9 +201,7 @@ def test_outcomes(dsn: str, conn: Connection, tasks: Tasks, way: str, raised: bo
         assert written == (set() if raised else {*"01234"})
 
 
-def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_move_that_cannot_be_sent_is_a_failure(dsn: str, conn: Connection, tasks: Tasks) -> None:
     tasks.create_queue("next")
     moves: list[Callable[[], Move]] = [
         lambda: Move("next", {1}),
@@ -228,9 +224,7 @@ def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
     assert all("in handle\n" in str(each.error) for each in tasks.list("work"))
 
 
-def test_what_fails_comes_again_as_the_policy_says(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_failures_come_again_as_the_policy_says(dsn: str, conn: Connection, tasks: Tasks) -> None:
     asked: list[int] = []
 
     class Failing(TaskWorker):
@@ -260,9 +254,7 @@ def test_what_fails_comes_again_as_the_policy_says(
     assert "handle_task" in where
 
 
-def test_what_says_nothing_against_a_task_costs_it_no_attempt(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_outages_cost_no_attempt(dsn: str, conn: Connection, tasks: Tasks) -> None:
     kinds = [errors.RetryTransaction("x", sqlstate="40001"), OSError("away"), None]
 
     class Worker(TaskWorker):
@@ -390,9 +382,7 @@ def test_a_conflict_about_what_a_handler_wanted_to_modify_costs_no_attempt(
     assert seen == [1, 1, 1]
 
 
-def test_a_conflict_that_does_not_pass_is_the_tasks_failure(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_lasting_conflict_is_a_failure(dsn: str, conn: Connection, tasks: Tasks) -> None:
     tasks.push("work", "first", unique_key="k", delay=3600)
     tasks.push("work", 1)
 

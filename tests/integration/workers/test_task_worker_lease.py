@@ -99,9 +99,7 @@ def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tas
     assert stats == []
 
 
-def test_a_batch_that_lost_a_task_has_the_effects_of_the_others(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_batch_goes_on_without_a_lost_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
     class Robbed(Batches):
         def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any] | None:
             for task in tasks:
@@ -116,9 +114,7 @@ def test_a_batch_that_lost_a_task_has_the_effects_of_the_others(
     assert left(conn) == [("work", "claimed", 1, "theirs")]
 
 
-def test_a_handler_of_asyncio_is_cancelled_when_its_task_is_lost(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_coroutine_is_cancelled_with_its_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
     heard: list[str] = []
 
     class Robbed(AsyncTaskWorker):
@@ -187,9 +183,7 @@ def test_what_has_not_begun_by_half_of_its_lease_is_given_back(
     assert left(conn) == []
 
 
-def test_tasks_are_claimed_one_by_one_while_they_take_long(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_slow_tasks_are_claimed_one_by_one(dsn: str, conn: Connection, tasks: Tasks) -> None:
     claimed: list[int] = []
 
     def handle(task: Task) -> None:

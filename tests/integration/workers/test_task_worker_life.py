@@ -22,9 +22,7 @@ from tests.fixtures.fix_ticker import eventually
 
 
 @pytest.mark.smoke
-def test_stop_gives_back_what_has_not_begun_and_finishes_what_has(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_stop_gives_back_what_has_not_begun(dsn: str, conn: Connection, tasks: Tasks) -> None:
     def handle(task: Task) -> None:
         seen.append(task.payload)
         if task.payload == 140:
@@ -134,9 +132,7 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
     assert delay - before < 50
 
 
-def test_a_hook_that_raises_ends_the_worker_and_what_it_has_is_given_back(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_hook_that_raises_ends_the_worker(dsn: str, conn: Connection, tasks: Tasks) -> None:
     class Raising(TaskWorker):
         queues = "work"
         random = False
@@ -161,9 +157,7 @@ def test_a_hook_that_raises_ends_the_worker_and_what_it_has_is_given_back(
     assert {row[1:3] for row in found[1:]} == {("available", 0)}
 
 
-def test_higher_priorities_come_first_and_all_queues_are_served(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_priorities_come_first_in_all_queues(dsn: str, conn: Connection, tasks: Tasks) -> None:
     tasks.create_queue("other")
     seen: list[str] = []
     for _ in range(80):
@@ -209,9 +203,7 @@ def test_connections_that_break_lose_nothing_and_double_nothing_in_transactions(
     assert Counter(effects(conn)) == dict.fromkeys(map(str, range(250)), 1)
 
 
-def test_what_was_done_while_the_database_was_away_is_told_afterwards(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_what_was_done_in_an_outage_is_reported(dsn: str, conn: Connection, tasks: Tasks) -> None:
     def handle(task: Task) -> None:
         seen.append(task.payload)
         if task.payload % 10 == 0:
@@ -229,9 +221,7 @@ def test_what_was_done_while_the_database_was_away_is_told_afterwards(
     assert sorted(seen) == list(range(50))
 
 
-def test_a_queue_that_does_not_exist_or_is_dropped_ends_it(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_missing_queue_ends_the_worker(dsn: str, conn: Connection, tasks: Tasks) -> None:
     def handle(task: Task) -> None:
         conn.execute("select pgq_task.drop_queue('work', true)")
 
@@ -241,9 +231,7 @@ def test_a_queue_that_does_not_exist_or_is_dropped_ends_it(
             TaskWorker(dsn, queues, handle).run()
 
 
-def test_it_goes_on_without_a_queue_that_is_dropped_and_with_it_when_it_is_back(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_one_of_its_queues_may_go_and_come_back(dsn: str, conn: Connection, tasks: Tasks) -> None:
     tasks.create_queue("other")
     seen: list[str] = []
     with running(TaskWorker(dsn, ["work", "other"], lambda task: seen.append(task.payload))):
@@ -258,9 +246,7 @@ def test_it_goes_on_without_a_queue_that_is_dropped_and_with_it_when_it_is_back(
     assert seen == ["before", "meanwhile", "after"]
 
 
-def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(
-    pool: Pool, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_pooler_may_have_fewer_sessions(pool: Pool, conn: Connection, tasks: Tasks) -> None:
     dsn = pool("transaction", size=3)
     workers = [
         Writer(dsn, name=f"w{n}", concurrency=2, lease=2, prepare_threshold=None) for n in range(3)

@@ -149,9 +149,7 @@ def test_a_run_that_is_cancelled_gives_back_what_it_works_on(
     assert effects(conn) == []
 
 
-def test_a_handler_that_swallows_its_cancellation_finishes_nothing(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_swallowing_a_cancellation_is_no_end(dsn: str, conn: Connection, tasks: Tasks) -> None:
     class Stubborn(AsyncTaskWorker):
         queues = "work"
         lease = 1
@@ -172,7 +170,7 @@ def test_a_handler_that_swallows_its_cancellation_finishes_nothing(
     assert left(conn) == [("work", "claimed", 1, "slow")]
 
 
-def test_a_batch_of_which_several_tasks_are_lost_at_once_is_cancelled_once(
+def test_a_batch_that_lost_several_is_cancelled_once(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
     lost: list[str] = []
@@ -487,9 +485,7 @@ def test_a_worker_is_told_of_a_lost_task_once(dsn: str, conn: Connection, tasks:
     assert effects(conn) == []
 
 
-def test_a_worker_that_claims_its_own_task_again_has_lost_the_first_claim(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_worker_may_lose_a_task_to_itself(dsn: str, conn: Connection, tasks: Tasks) -> None:
     lost: list[int] = []
     had: list[bool] = []
 
