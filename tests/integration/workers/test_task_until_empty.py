@@ -4,16 +4,17 @@ until the next sweep."""
 from __future__ import annotations
 
 import threading
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest
 
 from pgqpy.tasks import Pipeline, PipelineWorker, Task, Tasks, TaskWorker
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_task_worker import Writer, effects
+from tests.fixtures.task_ops import sweep
 
 #: The move of the second task, held back behind the first, is committed after that one is gone.
 HOLD_MOVE = """
@@ -30,14 +31,6 @@ create trigger hold after update of pos on pgq_task.task
 """
 
 
-def sweep(conn: Connection, times: int) -> None:
-    for _ in range(times):
-        deadline = monotonic() + PATIENCE
-        while not ops.value(conn, "select pgq_task.sweep()"):
-            assert monotonic() < deadline
-            sleep(0.02)
-
-
 @pytest.mark.parametrize("concurrency", [2, 3])
 def test_a_task_that_came_meanwhile_is_done(conn: Connection, dsn: str, concurrency: int) -> None:
     done: list[Any] = []
@@ -46,11 +39,8 @@ def test_a_task_that_came_meanwhile_is_done(conn: Connection, dsn: str, concurre
 
     @pipeline.sink("b")
     def station(own: Connection, task: Task) -> None:
-        deadline = monotonic() + PATIENCE
-        while task.payload == 1 and not ops.value(
-            conn, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
-        ):
-            assert monotonic() < deadline
+        asleep = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
+        wait_until(lambda: task.payload != 1 or ops.value(conn, asleep))
         done.append(task.payload)
 
     for queue in pipeline.queues:

@@ -78,6 +78,7 @@ def test_a_transaction_that_has_locked_its_task_is_not_in_the_way_of_its_renewal
 def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tasks: Tasks) -> None:
     lost: list[Any] = []
     stats: list[TaskStats] = []
+    thief = conn
 
     class Robbed(Writer):
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
@@ -90,13 +91,11 @@ def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tas
         def on_completed(self, settled: TaskStats) -> None:
             stats.append(settled)
 
-    thief = conn
     tasks.push("work", {"data": "x"})
     Robbed(dsn).run(until_empty=True)
     assert effects(conn) == []
     assert left(conn) == [("work", "claimed", 1, {"data": "x"})]
-    assert lost == [{"data": "x"}]
-    assert stats == []
+    assert (lost, stats) == ([{"data": "x"}], [])
 
 
 def test_a_batch_goes_on_without_a_lost_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
