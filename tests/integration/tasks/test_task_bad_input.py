@@ -82,6 +82,9 @@ def refusal(conn: Connection, state: State, call: str) -> psycopg.Error:
     return error
 
 
+MINE = "jsonb_build_object('id', %(mine)s, 'version', %(mine_version)s"
+
+
 REFUSED: list[tuple[str, str]] = [
     # wrong versions
     (LOST, "finish('me', %(mine)s, %(mine_version)s - 1)"),
@@ -112,6 +115,7 @@ REFUSED: list[tuple[str, str]] = [
     (UNKNOWN, "claim(array['q', 'nosuch'], 'me')"),
     (UNKNOWN, "pop('nosuch')"),
     (UNKNOWN, """modify('me', '[{"queue": "nosuch"}]')"""),
+    (UNKNOWN, f"modify('me', changes => jsonb_build_array({MINE}, 'queue', 'nosuch')))"),
     (UNKNOWN, "list_tasks('nosuch')"),
     (UNKNOWN, "change_tasks('nosuch', null, '{\"delay\": \"0\"}')"),
     (UNKNOWN, "remove_tasks('nosuch', null)"),

@@ -123,10 +123,7 @@ def test_the_last_report_of_progress_counts(app: TaskApp, conn: Connection) -> N
 
 
 def test_a_job_that_looks_hears_that_it_is_cancelled(
-    app: TaskApp,
-    conn: Connection,
-    started: Callable[[], None],
-    caplog: pytest.LogCaptureFixture,
+    app: TaskApp, conn: Connection, started: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = threading.Event()
 

@@ -261,9 +261,7 @@ def test_deletes_and_depends_may_be_the_tasks_themselves(tasks: Tasks) -> None:
     assert [task.payload for task in tasks.list("work")] == ["c"]
 
 
-def test_wrong_modifications_and_filters_are_refused_with_an_example(
-    tasks: Tasks,
-) -> None:
+def test_wrong_modifications_and_filters_are_refused_with_an_example(tasks: Tasks) -> None:
     tasks.push("work", 1)
     (task,) = tasks.try_claim("work")
     wrong: Any = [

@@ -57,9 +57,7 @@ def history(conn: Connection, options: str = "", *parameters: object) -> list[in
     return [row[0] for row in conn.execute(statement.encode(), [QUEUE, *parameters])]
 
 
-def test_a_finished_task_is_kept_with_all_that_belongs_to_it(
-    conn: Connection,
-) -> None:
+def test_a_finished_task_is_kept_with_all_that_belongs_to_it(conn: Connection) -> None:
     task = push(conn, {"order": 7}, headers={"from": "shop"}, priority=3)
     task_ops.fail(conn, task_ops.claim(conn, QUEUE)[0], "no ink")
     ((_, version),) = task_ops.claim(conn, QUEUE)
@@ -192,9 +190,7 @@ def tables(conn: Connection, keep: str, step: str, number: int) -> list[int]:
     return [table for (table,) in rows]
 
 
-def test_the_table_that_is_emptied_next_is_not_written(
-    conn: Connection,
-) -> None:
+def test_the_table_that_is_emptied_next_is_not_written(conn: Connection) -> None:
     found = tables(conn, "3 hours", "30 minutes", 20)
     assert found[::2] == found[1::2]
     rounds = found[::2]
@@ -265,9 +261,7 @@ def test_a_replay_pushes_the_tasks_again_as_they_were(conn: Connection) -> None:
     assert len(history(conn)) == 2, "a replay takes nothing away"
 
 
-def test_a_replay_takes_what_the_filter_says_elsewhere_once(
-    conn: Connection,
-) -> None:
+def test_a_replay_takes_what_the_filter_says_elsewhere_once(conn: Connection) -> None:
     conn.execute("select pgq_task.create_queue('second try')")
     for number in (1, 2, 3):
         push(conn, number, unique_key=str(number))

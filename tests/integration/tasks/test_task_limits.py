@@ -328,11 +328,7 @@ def test_a_waiting_task_can_be_moved_and_deleted(tasks: Connection) -> None:
     [info] = ops.rows(tasks, "select * from pgq_task.get_queue_info('limited')")
     assert (info["claimed"], info["held"], info["scheduled"]) == (1, 2, 0)
     assert info["next_time"] is None
-    ops.modify(
-        tasks,
-        changes=[{"id": moved, "version": 1, "queue": "other"}],
-        deletes=[(gone, 1)],
-    )
+    ops.modify(tasks, changes=[{"id": moved, "version": 1, "queue": "other"}], deletes=[(gone, 1)])
     assert ids(ops.claim(tasks, "other")) == [moved]
     [info] = ops.rows(tasks, "select * from pgq_task.get_queue_info('limited')")
     assert (info["total"], info["claimed"], info["held"]) == (1, 1, 0)

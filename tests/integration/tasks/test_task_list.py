@@ -95,9 +95,7 @@ def test_each_condition_finds_what_meets_it(conn: Connection) -> None:
     assert found(conn, {"status": "claimed"}) == found(conn, {"claimant": "me"}) == [failed]
 
 
-def test_lists_have_a_limit_and_cover_all_queues_if_none_is_named(
-    conn: Connection,
-) -> None:
+def test_lists_have_a_limit_and_cover_all_queues_if_none_is_named(conn: Connection) -> None:
     ids = [tasks.push(conn, Q, priority=n % 2) for n in range(6)]
     other = tasks.push(conn, R)
     assert found(conn, limit=4) == [ids[1], ids[3], ids[5], ids[0]]

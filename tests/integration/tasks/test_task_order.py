@@ -102,9 +102,7 @@ def test_a_failed_task_holds_back_its_own_key_and_no_other(conn: Connection) -> 
     assert second in task_ops.statuses(conn)
 
 
-def test_followers_of_a_stuck_key_are_out_of_the_way(
-    conn: Connection,
-) -> None:
+def test_followers_of_a_stuck_key_are_out_of_the_way(conn: Connection) -> None:
     push(conn, "stuck", 10_001)
     fail(conn, claim(conn)[0], delay="1 hour")
     others = push(conn, None, 3)
@@ -119,9 +117,7 @@ def test_followers_of_a_stuck_key_are_out_of_the_way(
     assert len(claim(conn, 10)) == len(others) - 1
 
 
-def test_followers_of_a_busy_key_are_out_of_the_way(
-    conn: Connection,
-) -> None:
+def test_followers_of_a_busy_key_are_out_of_the_way(conn: Connection) -> None:
     """Each of its tasks is claimed just now, and no sweep finds the head where it can stay."""
     _, *followers = push(conn, "busy", 20)
     others = push(conn, None, 2)

@@ -364,12 +364,15 @@ def test_a_drop_that_is_rolled_back_changes_nothing(
 def test_pushes_and_a_drop_do_not_deadlock(conn: Connection, connect: Connect) -> None:
     """The longer way takes the same sequence first."""
     for first, second in (({}, {"priority": 1}), ({"priority": 1}, {}), ({"unique_key": "k"}, {})):
+        moved = tasks.push(conn, OTHER, priority=8)
         user, dropper = connect(autocommit=False), connect()
         tasks.push(user, Q, **first)
         with ThreadPoolExecutor(1) as pool:
             drop = pool.submit(dropper.execute, DROP)
             wait_until_blocked(conn, dropper)
             tasks.push(user, Q, **second)
+            tasks.modify(user, changes=[{"id": moved, "version": 1, "queue": Q}])
             user.commit()
             drop.result()
+        assert tasks.statuses(conn) == {}
         conn.execute("select pgq_task.create_queue(%s)", [Q])

@@ -10,11 +10,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.types.json import Jsonb
 
-from pgqpy.errors import (
-    InvalidName,
-    TaskQueueNotEmpty,
-    TaskQueueNotFound,
-)
+from pgqpy.errors import InvalidName, TaskQueueNotEmpty, TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
@@ -277,22 +273,6 @@ def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:
     assert "does not exist" in refused(
         lambda: conn.execute("select pgq_task.drop_queue(%s)", [Q]), TaskQueueNotFound
     )
-
-
-def test_a_session_goes_on_while_a_drop_waits(conn: Connection, connect: Connect) -> None:
-    """Even with a priority that is new in the queue, or a task that is moved there."""
-    conn.execute("select pgq_task.create_queue('another')")
-    task = tasks.push(conn, "another", priority=8)
-    user, dropper = connect(autocommit=False), connect()
-    tasks.push(user, Q)
-    with ThreadPoolExecutor(1) as pool:
-        drop = pool.submit(dropper.execute, "select pgq_task.drop_queue('mails', true)")
-        tasks.wait_until_blocked(conn, dropper)
-        tasks.push(user, Q, priority=7)
-        tasks.modify(user, changes=[{"id": task, "version": 1, "queue": Q}])
-        user.commit()
-        drop.result()
-    assert tasks.statuses(conn) == {}
 
 
 @pytest.mark.one_database

@@ -14,7 +14,7 @@ from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connection
 from tests.fixtures.task_ops import finish, sweep
 
 PUSH = "select pgq_task.push('tasks', '1')"
@@ -104,21 +104,6 @@ def restore(server: Server, dsn: str, dumped: bytes) -> None:
     subprocess.run(command, input=dumped, capture_output=True, check=True)
 
 
-def test_a_dump_that_is_made_at_work_holds_tasks_that_can_all_be_claimed(
-    server: Server, dsn: str, empty_dsn: str, conn: Connection, connect: Connect
-) -> None:
-    conn.execute("select pgq_task.create_queue('tasks')")
-    with load(dsn) as working:
-        working.until_finished(100)
-        dumped = dump(server, dsn)
-    restore(server, empty_dsn, dumped)
-    restored = connect(empty_dsn)
-    tasks = ops.value(restored, COUNT)
-    assert tasks
-    assert drain(restored) == tasks
-    drain(conn)
-
-
 @pytest.mark.slow
 def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all_be_claimed(
     server: Server, dsn: str, conn: Connection
@@ -142,6 +127,7 @@ def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all
             tasks = ops.value(restored, COUNT)
             assert tasks
             assert drain(restored) == tasks
+    drain(conn)
 
 
 @pytest.mark.slow

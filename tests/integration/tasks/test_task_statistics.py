@@ -55,10 +55,7 @@ def test_batches_of_any_size_are_counted_to_the_last_task(conn: Connection) -> N
 CLAIMED = "jsonb_build_object('id', %(id)s::int8, 'version', %(version)s::int4"
 ENDS: list[tuple[str, dict[str, int]]] = [
     ("fail('w', %(id)s, %(version)s, 'no')", {"failed_attempts": 1}),
-    (
-        "fail('w', %(id)s, %(version)s, 'no', final => true)",
-        {"failed_attempts": 1, "failed": 1},
-    ),
+    ("fail('w', %(id)s, %(version)s, 'no', final => true)", {"failed_attempts": 1, "failed": 1}),
     ("release('w', array[%(id)s], array[%(version)s])", {"released": 1}),
     (f"modify('w', deletes => jsonb_build_array({CLAIMED})))", {"deleted": 1}),
     (f"modify('w', changes => jsonb_build_array({CLAIMED}, 'queue', 'others')))", {"moved": 1}),

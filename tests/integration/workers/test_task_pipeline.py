@@ -5,6 +5,7 @@ At a fork a task becomes several, all of them or none, each at its station once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,63 +88,45 @@ def test_a_pipeline_that_loses_or_traps_tasks_is_refused_with_what_to_do(
 
 
 def test_mistakes_in_a_declaration_are_told_where_they_are_made() -> None:
-    pipeline = graph("a", a=None)
-    with pytest.raises(InvalidPipeline, match="'a' is declared twice"):
-        pipeline.sink("a")
-    with pytest.raises(InvalidPipeline, match="'c' leads to 'b'"):
-        pipeline.choice("c", to="b")
-    with pytest.raises(InvalidPipeline, match=r"'c' leads to \[\]"):
-        pipeline.choice("c", to=[])
-    with pytest.raises(InvalidPipeline, match=r"\['b'\] is no name") as info:
-        pipeline.direct("c", to=["b"])  # type: ignore[arg-type]
-    assert "@p.direct(station, to=station)" in str(info.value.hint)
-    with pytest.raises(InvalidPipeline, match=r"<function nothing .* is no name"):
-        pipeline.sink(nothing)  # type: ignore[arg-type]
-    with pytest.raises(InvalidPipeline, match="'' is no name"):
-        pipeline.sink("")
-    with pytest.raises(InvalidPipeline, match="no station 'x'"):
-        pipeline.queue("x")
-    with pytest.raises(InvalidPipeline, match="no station 'x'"):
-        PipelineWorker("dbname=none", pipeline, stations=["x"])
-    with pytest.raises(InvalidPipeline, match="'a' is no `async def`"):
-        AsyncPipelineWorker("dbname=none", pipeline)
+    pipeline: Any = graph("a", a=None)
+    wrong = Pipeline("p", start="a")
+    wrong.sink("a")(lambda task: None)  # type: ignore[type-var]
 
+    async def aside(conn: object, task: Task) -> None: ...
 
-def test_functions_that_cannot_be_called_with_a_connection_and_a_task_are_refused() -> None:
-    pipeline = Pipeline("p", start="a")
-    pipeline.sink("a")(lambda task: None)  # type: ignore[type-var]
-    with pytest.raises(InvalidPipeline, match=r"'a' takes \(task\)"):
-        PipelineWorker("dbname=none", pipeline)
-    with pytest.raises(InvalidPipeline, match="7 of station 'b' cannot be called"):
-        pipeline.sink("b")(7)  # type: ignore[type-var]
-    for name in ("", None):
-        with pytest.raises(InvalidPipeline, match="is no name of a pipeline"):
-            Pipeline(name, start="a")  # type: ignore[arg-type]
+    class Awaited:
+        async def __call__(self, conn: object, task: Task) -> None: ...
+
+    coroutine, objects = Pipeline("p", start="a"), Pipeline("p", start="a")
+    coroutine.sink("a")(aside)
+    objects.sink("a")(Awaited())
+    dsn, nameless = "dbname=none", ("", None)
+    mistakes: list[tuple[Callable[[], object], str]] = [
+        (lambda: pipeline.sink("a"), "'a' is declared twice"),
+        (lambda: pipeline.choice("c", to="b"), "'c' leads to 'b'"),
+        (lambda: pipeline.choice("c", to=[]), r"'c' leads to \[\]"),
+        (lambda: pipeline.direct("c", to=["b"]), r"\['b'\] is no name"),
+        (lambda: pipeline.sink(nothing), "<function nothing .* is no name"),
+        (lambda: pipeline.sink(""), "'' is no name"),
+        (lambda: pipeline.sink("b")(7), "7 of station 'b' cannot be called"),
+        (lambda: pipeline.queue("x"), "no station 'x'"),
+        (lambda: PipelineWorker(dsn, pipeline, stations=["x"]), "no station 'x'"),
+        (lambda: AsyncPipelineWorker(dsn, graph("a", a=None)), "'a' is no `async def`"),
+        (lambda: PipelineWorker(dsn, wrong), r"'a' takes \(task\)"),
+        (lambda: PipelineWorker(dsn, coroutine), "'a' is an `async def`"),
+        (lambda: PipelineWorker(dsn, objects), "'a' is an `async def`"),
+        *((lambda name=name: Pipeline(name, start="a"), "is no name of") for name in nameless),
+    ]
+    for call, said in mistakes:
+        with pytest.raises(InvalidPipeline, match=said) as info:
+            call()
+        if "'b'" in said and "is no name" in said:
+            assert "@p.direct(station, to=station)" in str(info.value.hint)
+    AsyncPipelineWorker(dsn, objects)
     # Nothing is known of those that are written in C.
     fine = Pipeline("p", start="a")
     fine.sink("a")(max)
-    PipelineWorker("dbname=none", fine)
-
-
-def test_functions_of_asyncio_need_their_worker() -> None:
-    pipeline = Pipeline("p", start="a")
-
-    @pipeline.sink("a")
-    async def station(conn: object, task: Task) -> None:
-        """Nothing."""
-
-    with pytest.raises(InvalidPipeline, match="'a' is an `async def`"):
-        PipelineWorker("dbname=none", pipeline)
-
-    class Awaited:
-        async def __call__(self, conn: object, task: Task) -> None:
-            """Nothing."""
-
-    objects = Pipeline("p", start="a")
-    objects.sink("a")(Awaited())
-    AsyncPipelineWorker("dbname=none", objects)
-    with pytest.raises(InvalidPipeline, match="'a' is an `async def`"):
-        PipelineWorker("dbname=none", objects)
+    PipelineWorker(dsn, fine)
 
 
 def visits(pipeline: Pipeline, asynchronous: bool) -> Pipeline:

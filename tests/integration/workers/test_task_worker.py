@@ -304,10 +304,7 @@ def test_log_and_hook_say_what_became_of_a_task_that_failed(
     worker(dsn, "work", retry_policy=FixedDelay(0, attempts=None)).run(until_empty=True)
     end = f"goes to the error queue {queue} (max_attempts = 2) after attempt 2"
     said = f"task {task_id} of queue work {end}"
-    assert heard == [
-        (1, timedelta(), [], "work"),
-        (2, None, [said], queue),
-    ]
+    assert heard == [(1, timedelta(), [], "work"), (2, None, [said], queue)]
     logged = [record.getMessage() for record in caplog.records if record.name == "pgqpy"]
     assert logged[-2:] == [
         f"task {task_id} of queue work failed in attempt 1, again in 0.0 s: ValueError: no luck",

@@ -14,11 +14,19 @@ import pytest
 
 import pgqpy
 from pgqpy import FixedDelay
-from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskStats, TaskWorker
+from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, run_until_empty
+from tests.fixtures.fix_task_worker import (
+    STEAL,
+    Batches,
+    Noting,
+    Writer,
+    effects,
+    left,
+    run_until_empty,
+)
 from tests.fixtures.fix_ticker import eventually
 
 
@@ -76,26 +84,19 @@ def test_a_transaction_that_has_locked_its_task_is_not_in_the_way_of_its_renewal
 
 
 def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    lost: list[Any] = []
-    stats: list[TaskStats] = []
     thief = conn
 
-    class Robbed(Writer):
+    class Robbed(Noting, Writer):
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
             thief.execute(STEAL, [task.id])
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.payload)
-
-        def on_completed(self, settled: TaskStats) -> None:
-            stats.append(settled)
-
     tasks.push("work", {"data": "x"})
-    Robbed(dsn).run(until_empty=True)
+    worker = Robbed(dsn)
+    worker.run(until_empty=True)
     assert effects(conn) == []
     assert left(conn) == [("work", "claimed", 1, {"data": "x"})]
-    assert (lost, stats) == ([{"data": "x"}], [])
+    assert (worker.lost, worker.finished) == ([{"data": "x"}], 0)
 
 
 def test_a_batch_goes_on_without_a_lost_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
@@ -224,13 +225,9 @@ def renewal_waits(conn: Connection) -> None:
 def test_a_task_whose_renewal_has_no_answer_when_it_ends_is_finished(
     dsn: str, conn: Connection, tasks: Tasks, open_gate: Callable[[], None], answer: str
 ) -> None:
-    lost: list[Task] = []
     opening = threading.Timer(0.3, open_gate)
 
-    class Worker(TaskWorker):
-        queues = "work"
-        lease = 1
-
+    class Worker(Noting, TaskWorker):
         def handle_task(self, task: Task) -> None:
             renewal_waits(conn)
             if answer == "late":
@@ -247,11 +244,9 @@ def test_a_task_whose_renewal_has_no_answer_when_it_ends_is_finished(
             if "again" in answer:
                 wait_for_renewals(conn, task)
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task)
-
     tasks.push("work", 1)
-    Worker(dsn).run(until_empty=True)
+    worker = Worker(dsn, "work", lease=1)
+    worker.run(until_empty=True)
     opening.cancel()
-    assert lost == []
+    assert worker.lost == []
     assert left(conn) == []

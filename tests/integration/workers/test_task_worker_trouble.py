@@ -7,9 +7,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -23,6 +22,7 @@ from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_task_worker import (
     STEAL,
+    Noting,
     Writer,
     effects,
     error_of,
@@ -74,16 +74,13 @@ def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
     seen: list[int] = []
     late: list[int] = []
     gone = threading.Event()
-    end = time.monotonic() + PATIENCE / 2
 
     def work(*args: Any) -> None:
         seen.append(args[-1].payload)
         if gone.is_set():
             late.append(args[-1].payload)
             # Other threads go on until the worker has noticed; nothing else wakes it for that.
-            assert worker._loop is not None
-            while not worker._loop._executor.halted and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: worker._loop and worker._loop._executor.halted)
         if args[-1].payload == 150:
             gone.set()
             raise Left
@@ -105,34 +102,24 @@ def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
     assert [row[3] for row in found if row[1:3] != ("available", 0)] == [150]
 
 
-@pytest.mark.parametrize("way", ["handle_task", "process_task"])
-def test_a_task_that_ctrl_c_interrupts_is_given_back_at_once(
-    dsn: str, conn: Connection, tasks: Tasks, way: str
-) -> None:
-    def interrupted(*args: Any) -> None:
-        if way == "process_task":
-            args[1].execute("insert into effect (data) values ('x')")
-        raise KeyboardInterrupt
-
-    worker = type("Interrupted", (TaskWorker,), {way: interrupted, "queues": "work"})
-    tasks.push("work", 1)
-    with pytest.raises(KeyboardInterrupt):
-        worker(dsn).run()
-    assert left(conn) == [("work", "available", 0, 1)]
-    assert effects(conn) == []
-
-
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("way", ["handle_task", "process_task"])
-def test_a_run_that_is_cancelled_gives_back_what_it_works_on(
+def test_a_run_that_is_interrupted_gives_back_what_it_works_on(
     dsn: str, conn: Connection, tasks: Tasks, way: str, concurrency: int
 ) -> None:
+    effect = "insert into effect (data) values ('x')"
+
+    def interrupted(*args: Any) -> None:
+        if way == "process_task":
+            args[1].execute(effect)
+        raise KeyboardInterrupt
+
     async def main() -> None:
         begun = asyncio.Event()
 
         async def work(*args: Any) -> None:
             if way == "process_task":
-                await args[1].execute("insert into effect (data) values ('x')")
+                await args[1].execute(effect)
             begun.set()
             await asyncio.sleep(PATIENCE)
 
@@ -145,6 +132,9 @@ def test_a_run_that_is_cancelled_gives_back_what_it_works_on(
 
     tasks.push_many("work", [1, 1, 1])
     asyncio.run(main())
+    if concurrency == 1:
+        with pytest.raises(KeyboardInterrupt):
+            type("Interrupted", (TaskWorker,), {way: interrupted})(dsn, "work").run()
     assert left(conn) == [("work", "available", 0, 1)] * 3
     assert effects(conn) == []
 
@@ -173,32 +163,25 @@ def test_swallowing_a_cancellation_is_no_end(dsn: str, conn: Connection, tasks: 
 def test_a_batch_that_lost_several_is_cancelled_once(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
-    lost: list[str] = []
     robbed: list[str] = []
+    lost: list[str] = []
+    thief = conn
 
     class Robbed(AsyncTaskWorker):
-        queues = "work"
-        lease = 1
-        batch_size = 8
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.payload)
 
-        async def process_batch(
-            self, conn: pgqpy.AsyncConnection, tasks: list[Task]
-        ) -> Sequence[Any] | None:
+        async def process_batch(self, conn: pgqpy.AsyncConnection, tasks: list[Task]) -> None:
             if len(tasks) > 2 and not robbed:
                 robbed.extend(task.payload for task in tasks)
                 for task in tasks:
                     thief.execute(STEAL, [task.id])
                 await asyncio.sleep(PATIENCE)
-            return None
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.payload)
-
-    thief = conn
     tasks.push_many("work", range(20))
-    asyncio.run(Robbed(dsn).run(until_empty=True))
+    run_until_empty(Robbed(dsn, "work", lease=1, batch_size=8))
     assert sorted(lost) == sorted(robbed)
-    assert [row[1] for row in left(conn)] == ["claimed"] * len(lost)
+    assert [row[1] for row in left(conn)] == ["claimed"] * len(robbed)
 
 
 def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
@@ -235,32 +218,22 @@ def test_waiting_tasks_are_finished_by_a_worker_that_takes_one_at_a_time_and_los
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
     seen: Counter[int] = Counter()
-    lost: list[int] = []
-    stats: list[TaskStats] = []
 
-    class Singly(TaskWorker):
-        queues = "work"
-        batch_size = 1
-
+    class Singly(Noting, TaskWorker):
         def handle_task(self, task: Task) -> dict[str, int]:
             seen[task.payload] += 1
             if task.payload % 10 == 0:
                 conn.execute(STEAL, [task.id])
             return {"n": task.payload}
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.payload)
-
-        def on_completed(self, settled: TaskStats) -> None:
-            stats.append(settled)
-
     tasks.set_config("work", "keep", "1 hour")
     tasks.push_many("work", range(100))
-    Singly(dsn).run(until_empty=True)
+    worker = Singly(dsn, "work", batch_size=1)
+    worker.run(until_empty=True)
     assert seen == Counter(range(100))
-    assert sorted(lost) == [*range(0, 100, 10)]
+    assert sorted(worker.lost) == [*range(0, 100, 10)]
     assert {row[1] for row in left(conn)} == {"claimed"}
-    assert sum(each.finished for each in stats) == 90
+    assert worker.finished == 90
     done = tasks.finished("work", max_tasks=None)
     assert sorted(task.result["n"] for task in done) == [n for n in range(100) if n % 10]
 
@@ -291,11 +264,7 @@ def test_a_move_to_where_its_unique_key_is_taken_is_the_tasks_failure(
 
 @pytest.mark.parametrize("batch_size", [1, 100])
 def test_moves_to_a_queue_that_is_missing_fail_these_tasks_and_nothing_else(
-    dsn: str,
-    conn: Connection,
-    tasks: Tasks,
-    batch_size: int,
-    caplog: pytest.LogCaptureFixture,
+    dsn: str, conn: Connection, tasks: Tasks, batch_size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Repeated until statements are prepared: a refused one takes its pipeline along."""
     tasks.push_many("work", range(60))
@@ -357,12 +326,11 @@ def test_a_sweep_that_is_held_up_disturbs_no_worker(
         eventually(conn, "select count(*) = 0 from pgq_task.task")
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_database_with_another_isolation_level_by_default_is_worked_on_and_swept(
-    dsn: str, conn: Connection, tasks: Tasks, level: str, caplog: pytest.LogCaptureFixture
+    dsn: str, conn: Connection, tasks: Tasks, caplog: pytest.LogCaptureFixture
 ) -> None:
     (name,) = conn.execute("select current_database()").fetchone() or ()
-    conn.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
+    conn.execute(f"alter database {name} set default_transaction_isolation = serializable".encode())
     tasks.set_config("work", "max_attempts", 1)
     tasks.push("work", "dead")
     conn.execute("select pgq_task.claim('{work}', 'killed', '1 ms')")
@@ -377,26 +345,20 @@ def test_a_database_with_another_isolation_level_by_default_is_worked_on_and_swe
 def test_a_hook_that_raises_after_the_commit_ends_the_worker_and_fails_no_task(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int
 ) -> None:
-    told: list[str] = []
+    failed: list[Task] = []
 
-    class Raising(Writer):
+    class Raising(Noting, Writer):
         def on_completed(self, stats: TaskStats) -> None:
-            if not told:
-                told.append("settled")
-                raise ValueError("the metrics are away")
+            raise ValueError("the metrics are away")
 
-        def on_task_failed(
-            self, task: Task, error: Exception, delay: float | timedelta | None
-        ) -> None:
-            told.append("failed")
-
-        def on_task_lost(self, task: Task) -> None:
-            told.append("lost")
+        def on_task_failed(self, task: Task, error: Exception, delay: Any) -> None:
+            failed.append(task)
 
     tasks.push("work", {"data": "x"})
+    worker = Raising(dsn, concurrency=concurrency)
     with pytest.raises(ValueError, match="the metrics are away"):
-        Raising(dsn, concurrency=concurrency).run()
-    assert told == ["settled"]
+        worker.run()
+    assert worker.lost == failed == []
     assert effects(conn) == ["x"]
     assert left(conn) == []
 
@@ -433,92 +395,75 @@ def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
 @pytest.mark.parametrize(
     "interference",
     [
-        "select pgq_task.remove_tasks('work', null, claimed => true)",
-        "select pgq_task.change_tasks('work', null, '{\"queue\": \"next\"}', claimed => true)",
-        "select pgq_task.drop_queue('work', true)",
+        "remove_tasks('work', null, claimed => true)",
+        "change_tasks('work', null, '{\"queue\": \"next\"}', claimed => true)",
+        "drop_queue('work', true)",
     ],
     ids=["deleted", "moved", "queue dropped"],
 )
 def test_a_task_that_people_take_away_while_it_is_worked_on_leaves_no_effect(
     dsn: str, conn: Connection, tasks: Tasks, interference: str
 ) -> None:
-    lost: list[Any] = []
+    people = conn
 
-    class Disturbed(Writer):
+    class Disturbed(Noting, Writer):
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
-            people.execute(interference.encode())
+            people.execute(f"select pgq_task.{interference}".encode())
             self.stop()
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.payload)
-
-    people = conn
     tasks.create_queue("next")
     tasks.push("work", {"data": "x"})
-    Disturbed(dsn).run()
+    worker = Disturbed(dsn)
+    worker.run()
     assert effects(conn) == []
-    assert lost == [{"data": "x"}]
+    assert worker.lost == [{"data": "x"}]
     assert [row[0] for row in left(conn)] == ["next"] * ("next" in interference)
 
 
 def test_a_worker_is_told_of_a_lost_task_once(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    lost: list[Any] = []
-    thief, told = conn, threading.Event()
+    thief = conn
 
-    class Robbed(Writer):
-        lease = 1
-
+    class Robbed(Noting, Writer):
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
             thief.execute(STEAL, [task.id])
-            assert told.wait(PATIENCE)
+            wait_until(lambda: self.lost)
             assert not self.has(task)
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.payload)
-            told.set()
-
     tasks.push("work", {"data": "x"})
-    Robbed(dsn).run(until_empty=True)
-    assert lost == [{"data": "x"}]
+    worker = Robbed(dsn, lease=1)
+    worker.run(until_empty=True)
+    assert worker.lost == [{"data": "x"}]
     assert effects(conn) == []
 
 
 def test_a_worker_may_lose_a_task_to_itself(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    lost: list[int] = []
     had: list[bool] = []
+    people = conn
 
-    class Twice(Writer):
-        concurrency = 2
-        lease = 3600
-
+    class Twice(Noting, Writer):
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
             if task.attempts == 1:
                 # As if the machine had slept, and no other worker had come.
                 people.execute("update pgq_task.task set lease = now() - interval '1 second'")
-                assert told.wait(PATIENCE)
+                wait_until(lambda: self.lost)
                 had.append(self.has(task))
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task.attempts)
-            told.set()
-
-    people = conn
-    told = threading.Event()
     tasks.push("work", {"data": "x"})
-    with running(Twice(dsn)):
+    worker = Twice(dsn, concurrency=2, lease=3600)
+    with running(worker):
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
-    assert (lost, had) == ([1], [False])
+    assert (len(worker.lost), had) == (1, [False])
     assert effects(conn) == ["x"]
 
 
-def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_waited_for(
+def test_a_renewal_that_waits_for_its_tasks_session_is_not_waited_for(
     pool: Pool, conn: Connection, tasks: Tasks
 ) -> None:
-    class Long(Writer):
-        lease = 2
+    class Long(Noting, Writer):
+        listen = False
 
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             assert self._loop is not None
@@ -528,14 +473,9 @@ def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_wa
             super().process_task(conn, task)
             wait_until(leases.renewing.locked)
 
-        def on_task_lost(self, task: Task) -> None:
-            lost.append(task)
-
-    lost: list[Task] = []
     tasks.push("work", {"data": "x"})
-    worker = Long(pool("transaction", size=1), prepare_threshold=None)
-    worker.listen = False
+    worker = Long(pool("transaction", size=1), prepare_threshold=None, lease=2)
     with running(worker):
         eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=PATIENCE)
-    assert lost == []
+    assert worker.lost == []
     assert effects(conn) == ["x"]
