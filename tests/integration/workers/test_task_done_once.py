@@ -103,31 +103,23 @@ def history(tasks: Tasks, queue: str = "work") -> list[tuple[Any, Any, int]]:
     return [(each.result, each.error, each.attempts) for each in tasks.finished(queue)]
 
 
-@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
 def test_a_task_whose_result_is_no_json_is_finished_without_it(
-    dsn: str,
-    tasks: Tasks,
-    conn: Connection,
-    way: str,
-    awaited: bool,
-    kept: bool,
-    caplog: pytest.LogCaptureFixture,
+    dsn: str, tasks: Tasks, way: str, awaited: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done: list[Any] = []
-    if kept:
-        tasks.set_config("work", "keep", "1 hour")
-    tasks.push_many("work", list(RETURNS))
-    run_until_empty(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
-    assert sorted(done) == sorted(RETURNS)
-    assert left(conn) == []
-    told = [each.getMessage() for each in caplog.records if "is finished, but" in each.message]
-    assert len(told) == len(RETURNS)
-    if kept:
-        found = history(tasks)
-        assert [(result, attempts) for result, _, attempts in found] == [(None, 1)] * len(RETURNS)
-        assert all(error.startswith("the result is not kept: ") for _, error, _ in found)
+    for keep in ("0", "1 hour"):
+        done: list[Any] = []
+        caplog.clear()
+        tasks.set_config("work", "keep", keep)
+        tasks.push_many("work", list(RETURNS))
+        run_until_empty(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+        assert sorted(done) == sorted(RETURNS)
+        assert tasks.list() == []
+        assert sum("is finished, but" in each.message for each in caplog.records) == len(RETURNS)
+    found = history(tasks)
+    assert [(result, attempts) for result, _, attempts in found] == [(None, 1)] * len(RETURNS)
+    assert all(error.startswith("the result is not kept: ") for _, error, _ in found)
 
 
 def test_the_other_results_are_kept(dsn: str, tasks: Tasks, conn: Connection) -> None:
@@ -168,53 +160,53 @@ def test_a_batch_that_returns_no_list_is_done(dsn: str, tasks: Tasks, conn: Conn
     assert left(conn) == [("work", "scheduled", 0, 1)] * 2
 
 
-@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
 def test_a_coroutine_that_was_not_awaited_is_not_taken_for_done(
-    dsn: str, tasks: Tasks, conn: Connection, way: str, awaited: bool
+    dsn: str, tasks: Tasks, conn: Connection, way: str
 ) -> None:
     async def later() -> None: ...
 
     done: list[Any] = []
-    tasks.push("work", 1)
-    run_until_empty(worker(way, later, done, awaited=awaited)(dsn, "work", **AT_ONCE))
-    assert done == [1]
-    assert left(conn) == [("work.failed", "available", 0, 1)]
+    for awaited in (False, True):
+        tasks.push("work", 1)
+        run_until_empty(worker(way, later, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+    assert done == [1, 1]
+    assert left(conn) == [("work.failed", "available", 0, 1)] * 2
 
 
-@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
 def test_a_task_whose_result_the_server_does_not_take_is_finished_without_it(
-    latin1_dsn: str, way: str
+    latin1_dsn: str,
 ) -> None:
-    done: list[Any] = []
     snow = "\N{SNOWMAN}"
+    done: list[Any] = []
+
+    def returned() -> str:
+        return (snow, "plain", snow * 20_000)[len(done) % 3]
+
+    def write(self: object, conn: Connection, task: Task) -> str:
+        conn.execute("insert into effect default values")
+        done.append(task.payload)
+        return returned()
+
     with pgqpy.connect(latin1_dsn, autocommit=True) as conn:
         tasks = Tasks(conn)
-        tasks.create_queue("work")
-        tasks.set_config("work", "keep", "1 hour")
-        tasks.push_many("work", [1, 2, 3, 4, 5, 6])
         conn.execute("create table effect (nr serial)")
-
-        def returned() -> str:
-            return (snow, "plain", snow * 20_000)[len(done) % 3]
-
-        made = worker(way, returned, done, awaited=False)
-        if way == "process_task":
-
-            def write(self: object, conn: Connection, task: Task) -> str:
-                conn.execute("insert into effect default values")
-                done.append(task.payload)
-                return returned()
-
-            made.process_task = write
-        run_until_empty(made(latin1_dsn, "work", **AT_ONCE))
-        assert sorted(done) == [1, 2, 3, 4, 5, 6]
-        assert left(conn) == []
-        found = tasks.finished("work")
-        assert all(each.result is None or each.result == "plain" for each in found)
-        assert any(each.error and "the result is not kept" in each.error for each in found)
-        if way == "process_task":
-            assert ops.value(conn, "select count(*) from effect") == 6
+        for way in ("handle_task", "process_task", "process_batch"):
+            done.clear()
+            tasks.create_queue("work")
+            tasks.set_config("work", "keep", "1 hour")
+            tasks.push_many("work", range(6))
+            made = worker(way, returned, done, awaited=False)
+            if way == "process_task":
+                made.process_task = write
+            run_until_empty(made(latin1_dsn, "work", **AT_ONCE))
+            assert sorted(done) == [*range(6)]
+            assert tasks.list() == []
+            found = tasks.finished("work")
+            assert all(each.result in (None, "plain") for each in found)
+            assert any(each.error and "the result is not kept" in each.error for each in found)
+            tasks.drop_queue("work")
+        assert ops.value(conn, "select count(*) from effect") == 6
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])

@@ -145,19 +145,6 @@ def test_ending_the_transaction_is_a_failure(dsn: str, mail: Connection, end: st
     assert {status for status, _, _ in states(mail).values()} == {"succeeded", "failed"}
 
 
-def test_wrong_outcomes_are_errors_of_the_row(dsn: str, mail: Connection) -> None:
-    def wrong(conn: pgqpy.Connection, row: Row) -> Any:
-        if row["id"] == 1:
-            return Retry(-1)
-        if row["id"] == 2:
-            raise Retry("soon")  # type: ignore[arg-type]
-        return send(conn, row)
-
-    work(dsn, wrong, batch_size=3, retry_policy=HOUR)
-    assert sent(mail) == [3]
-    assert [state[0] for state in states(mail).values()] == ["failed", "failed", "succeeded"]
-
-
 def test_rows_change_while_they_are_processed(dsn: str, mail: Connection, connect: Connect) -> None:
     """A changed row waits, and is processed after the current work on it."""
     changes = [

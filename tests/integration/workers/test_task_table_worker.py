@@ -83,40 +83,56 @@ def test_rows_that_are_done_are_deleted_if_asked(dsn: str, mail: Connection) -> 
 
     def fails(conn: pgqpy.Connection, row: Row) -> None:
         if row["id"] == 2:
-            raise DeadLetter("no such address")
+            raise RuntimeError
 
-    work(dsn, fails, delete_done=True, batch_size=10)
-    assert states(mail) == {2: ("failed", False, 1)}
-    assert last_error(mail, 2) == "no such address"
+    # A policy that makes no sense stops no worker.
+    options: dict[str, Any] = {"retry_policy": lambda _attempt, _error: -1.0}
+    work(dsn, fails, delete_done=True, batch_size=10, **options)
+    assert states(mail) == {2: ("failed", True, 1)}
+    assert "negative" in last_error(mail, 2)
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-def test_a_row_that_fails_fails_alone(dsn: str, mail: Connection, batch_size: int) -> None:
-    insert(mail, 1, 2, 3, 4)
+def test_what_becomes_of_a_row_costs_no_other(dsn: str, mail: Connection, batch_size: int) -> None:
     calls = []
 
-    def fails(conn: pgqpy.Connection, row: Row) -> None:
+    def decides(conn: pgqpy.Connection, row: Row) -> Any:
         calls.append(row["id"])
         send(conn, row)
-        if row["id"] == 2:
-            raise RuntimeError("no answer: ä\0")
-        if row["id"] == 3:
-            # A failed statement that the handler ignores.
-            with suppress(psycopg.Error):
-                conn.execute("select 1 / 0")
+        match row["id"]:
+            case 2:
+                raise RuntimeError("no answer: ä\0")
+            case 3:
+                # A failed statement that the handler ignores.
+                with suppress(psycopg.Error):
+                    conn.execute("select 1 / 0")
+            case 5:
+                return Retry(3600)
+            case 6:
+                raise Retry(3600)
+            case 7:
+                raise DeadLetter("no such address")
+            case 8:
+                return Retry(-1)
+            case 9:
+                raise Retry("soon")  # type: ignore[arg-type]
+        return None
 
-    work(dsn, fails, batch_size=batch_size, retry_policy=FixedDelay(3600))
-    assert sorted(sent(mail)) == [1, 4]
-    assert sorted(calls) == [1, 2, 3, 4]
+    insert(mail, *range(1, 10))
+    work(dsn, decides, batch_size=batch_size, retry_policy=FixedDelay(3600))
+    # A row that is put back has no error; returned, it keeps what was written.
+    assert sorted(sent(mail)) == [1, 4, 5]
+    assert sorted(calls) == [*range(1, 10)]
+    failed, back = ("failed", True, 1), ("new", True, 0)
     assert states(mail) == {
-        1: ("succeeded", False, 1),
-        2: ("failed", True, 1),
-        3: ("failed", True, 1),
-        4: ("succeeded", False, 1),
+        **dict.fromkeys((1, 4), ("succeeded", False, 1)),
+        **dict.fromkeys((2, 3, 8, 9), failed),
+        **dict.fromkeys((5, 6), back),
+        7: ("failed", False, 1),
     }
-    error = last_error(mail, 2)
-    assert error.startswith("RuntimeError: no answer: ä\\x00\n")
-    assert "in fails" in error
+    assert last_error(mail, 2).startswith("RuntimeError: no answer: ä\\x00\n")
+    assert "in decides" in last_error(mail, 2)
+    assert last_error(mail, 7) == "no such address"
     assert ops.value(mail, "select next_attempt - now() from mail where id = 2").seconds > 3000
 
 
@@ -184,21 +200,6 @@ def test_the_column_delays_reorders_stops_and_sends_again(dsn: str, mail: Connec
         3: ("succeeded", False, 1),
         4: ("succeeded", False, 2),
     }
-
-
-def test_a_row_is_put_back_without_an_error(dsn: str, mail: Connection) -> None:
-    insert(mail, 1, 2)
-
-    def later(conn: pgqpy.Connection, row: Row) -> Any:
-        send(conn, row)
-        if row["id"] == 1:
-            return Retry(3600)
-        raise Retry(3600)
-
-    work(dsn, later)
-    assert states(mail) == dict.fromkeys((1, 2), ("new", True, 0))
-    # Returned it keeps what was written.
-    assert sent(mail) == [1]
 
 
 def test_an_outage_is_no_rows_fault(dsn: str, mail: Connection) -> None:
@@ -362,17 +363,6 @@ def test_a_table_may_have_composite_keys_and_odd_names(dsn: str, conn: Connectio
     TableWorker(dsn, table, look, columns=names, batch_size=7).run(until_empty=True)
     assert seen == [f"a'{number}" for number in range(20)]
     assert conn.execute('select distinct "% {1} status" from part').fetchall() == [("succeeded",)]
-
-
-def test_a_policy_that_makes_no_sense_stops_no_worker(dsn: str, mail: Connection) -> None:
-    insert(mail, 1, 2)
-
-    def fails(conn: pgqpy.Connection, row: Row) -> None:
-        raise RuntimeError
-
-    work(dsn, fails, retry_policy=lambda _attempt, _error: -1.0)
-    assert states(mail) == dict.fromkeys((1, 2), ("failed", True, 1))
-    assert "negative" in last_error(mail, 1)
 
 
 def test_a_worker_that_cannot_work_says_why(dsn: str, conn: Connection) -> None:
