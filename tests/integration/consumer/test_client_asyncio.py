@@ -19,7 +19,6 @@ from pgqpy import (
     AsyncBatch,
     AsyncConsumer,
     AsyncProducer,
-    BatchStats,
     Event,
     async_connect,
     errors,
@@ -78,30 +77,6 @@ def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
 
     asyncio.run(main())
     assert counts(conn) == dict.fromkeys("abcde", 1)
-
-
-def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
-    dsn: str, conn: Connection, queue: str, send: Send
-) -> None:
-    async def main() -> None:
-        done = asyncio.Event()
-
-        class Waiting(Counter):
-            async def on_batch(self, stats: BatchStats) -> None:
-                done.set()
-
-        consumer = Waiting(dsn, queue=queue)
-        task = asyncio.create_task(consumer.run())
-        for data in "ab":
-            send(data)
-            while data not in counts(conn):
-                await asyncio.wait_for(done.wait(), PATIENCE)
-                done.clear()
-        consumer.stop()
-        await asyncio.wait_for(task, PATIENCE)
-
-    asyncio.run(main())
-    assert counts(conn) == {"a": 1, "b": 1}
 
 
 def test_a_signal_stops_after_the_batch_and_handlers_are_restored(

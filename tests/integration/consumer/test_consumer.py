@@ -192,14 +192,6 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
         assert counts(conn) == dict.fromkeys(done, 1)
 
 
-def test_stop_ends_a_waiting_consumer_at_once(make: Make, background: Background) -> None:
-    consumer = make(Waiting)
-    thread = background(consumer)
-    consumer.stop()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-
-
 def test_a_retried_event_comes_again_once_with_its_count_and_to_this_consumer_alone(
     conn: Connection, tick: Tick, send: Send, make: Make
 ) -> None:
@@ -380,6 +372,9 @@ def test_a_batch_older_than_the_maximal_lag_is_reported_and_on_lag_can_end_the_r
                 raise TimeoutError(lag)
             super().on_lag(lag, batch)
 
+        def on_batch(self, stats: BatchStats) -> None:
+            self.stop()
+
     consumer = make(Late, "a")
     with pytest.raises(TimeoutError):
         consumer.run()
@@ -404,6 +399,7 @@ def test_a_tick_wakes_a_consumer_by_notify_and_a_lost_listening_connection_is_re
     conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
     consumer = make(Waiting)
+    # It is stopped while it waits.
     background(consumer)
     for data in "abc":
         send(data)

@@ -45,10 +45,9 @@ def going_on(conn: Connection, change: Callable[[Connection, int], None]) -> Ite
     stop = threading.Event()
 
     def run() -> None:
-        for turn in itertools.count(1):
-            if stop.is_set():
-                return
-            change(conn, turn)
+        turns = itertools.count(1)
+        while not stop.wait(0.002):
+            change(conn, next(turns))
 
     thread = threading.Thread(target=run)
     thread.start()

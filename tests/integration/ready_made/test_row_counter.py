@@ -430,7 +430,7 @@ def write(conn: Connection, seed: int, done: threading.Event) -> None:
     """Insert, delete, truncate, commit, roll back, as chance will have it."""
     chance = random.Random(seed)
     number = 10_000_000 * (seed + 1)
-    while not done.is_set():
+    while not done.wait(0.01):
         try:
             write_some(conn, seed, chance, number := number + 100)
         except psycopg.errors.DeadlockDetected:
