@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from pathlib import Path
 
 import psycopg
@@ -11,13 +10,17 @@ import pytest
 
 from pgqpy.embedded import Server
 from tests.fixtures.fix_capture import changes, last_event
-from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+from tests.fixtures.fix_db import Calls, Connect, Connection, create_database, drop_database
+
+
+def create_flight(conn: Connection, queue: str) -> None:
+    conn.execute("create table flight (id int primary key, carrier text, delay real)")
+    conn.execute("select pgq.capture_table('flight', %s)", [queue])
 
 
 @pytest.fixture
 def flight(conn: Connection, queue: str) -> str:
-    conn.execute("create table flight (id int primary key, carrier text, delay real)")
-    conn.execute("select pgq.capture_table('flight', %s)", [queue])
+    create_flight(conn, queue)
     return "flight"
 
 
@@ -39,50 +42,47 @@ ALTERATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("alteration", "table", "key", "column"), ALTERATIONS)
 @pytest.mark.parametrize("warm", [True, False], ids=["session that wrote before", "new session"])
 def test_an_altered_table_is_captured_as_it_is_now(
-    connect: Connect,
-    conn: Connection,
-    flight: str,
-    alteration: str,
-    table: str,
-    key: list[str],
-    column: str | None,
-    warm: bool,
+    connect: Connect, conn: Connection, queue: str, subtests: pytest.Subtests, warm: bool
 ) -> None:
-    writer = connect()
-    if warm:
-        for n in range(7):
-            writer.execute("insert into flight values (%s, 'UA')", [n])
-            writer.execute("update flight set delay = 1 where id = %s", [n])
-        writer.execute("delete from flight")
-    conn.execute(alteration)
-    before = last_event(conn)
-    columns = {
-        row[0]
-        for row in conn.execute(
-            "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0"
-            " and not attisdropped",
-            [table],
-        ).fetchall()
-    }
-    assert column is None or column in columns
-    filled = {"id", "number"} & columns
-    name = filled.pop() if filled else "delay"
-    for n in (100, 101):
-        extra, value = (", carrier", ", 'x'") if "carrier" in columns else ("", "")
-        writer.execute(f"insert into {table} ({name}{extra}) values ({n}{value})")
-    writer.execute(f"update {table} set delay = '5'")
-    writer.execute(f"delete from {table} where {name}::text in ('100', '5')")
-    seen = changes(conn, before)
-    assert [c.op for c in seen][:4] == ["INSERT", "INSERT", "UPDATE", "UPDATE"]
-    assert {c.op for c in seen[4:]} == {"DELETE"}
-    for change in seen:
-        assert change.table == ("public", table)
-        assert list(change.key) == key
-        assert set(change.row) == columns
-        assert (change.old is not None) == (not key and change.op == "UPDATE")
+    for alteration, table, key, column in ALTERATIONS:
+        with subtests.test(alteration):
+            create_flight(conn, queue)
+            writer = connect()
+            if warm:
+                for n in range(7):
+                    writer.execute("insert into flight values (%s, 'UA')", [n])
+                    writer.execute("update flight set delay = 1 where id = %s", [n])
+                writer.execute("delete from flight")
+            conn.execute(alteration)
+            before = last_event(conn)
+            columns = {
+                row[0]
+                for row in conn.execute(
+                    "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0"
+                    " and not attisdropped",
+                    [table],
+                ).fetchall()
+            }
+            assert column is None or column in columns
+            filled = {"id", "number"} & columns
+            name = filled.pop() if filled else "delay"
+            for n in (100, 101):
+                extra, value = (", carrier", ", 'x'") if "carrier" in columns else ("", "")
+                writer.execute(f"insert into {table} ({name}{extra}) values ({n}{value})")
+            writer.execute(f"update {table} set delay = '5'")
+            writer.execute(f"delete from {table} where {name}::text in ('100', '5')")
+            seen = changes(conn, before)
+            assert [c.op for c in seen][:4] == ["INSERT", "INSERT", "UPDATE", "UPDATE"]
+            assert {c.op for c in seen[4:]} == {"DELETE"}
+            for change in seen:
+                assert change.table == ("public", table)
+                assert list(change.key) == key
+                assert set(change.row) == columns
+                assert (change.old is not None) == (not key and change.op == "UPDATE")
+            writer.close()
+            conn.execute(f"drop table {table}; select pgq.maint_capture()")
 
 
 def test_a_renamed_schema_is_noticed(connect: Connect, conn: Connection, queue: str) -> None:
@@ -125,25 +125,19 @@ def test_altering_in_the_same_transaction_is_noticed(conn: Connection, flight: s
     ]
 
 
+@pytest.mark.usefixtures("flight")
 def test_a_writer_that_waited_for_the_alteration_sees_it(
-    connect: Connect, conn: Connection, flight: str
+    connect: Connect, conn: Connection, calls: Calls
 ) -> None:
     writer, altering = connect(), connect(autocommit=False)
     writer.execute("insert into flight values (1)")
     altering.execute("alter table flight rename id to number")
     altering.execute("alter table flight rename to leg")
-    pid = writer.info.backend_pid
-    waiting = threading.Thread(
-        target=lambda: writer.execute("update flight set delay = delay"), daemon=True
-    )
-    waiting.start()
-    while not conn.execute("select from pg_locks where pid = %s and not granted", [pid]).fetchall():
-        assert waiting.is_alive()
-    try:
-        altering.execute("alter table leg rename to flight")
-        altering.commit()
-    finally:
-        waiting.join(30)
+    update = "update flight set delay = delay"
+    waiting = calls.blocked(psycopg.Connection.execute, writer, update)
+    altering.execute("alter table leg rename to flight")
+    altering.commit()
+    waiting.result()
     assert [(c.op, *c.key) for c in changes(conn)] == [("INSERT", "id"), ("UPDATE", "number")]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -12,11 +11,9 @@ import pytest
 from tests.fixtures.fix_capture import changes, short
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.capture.test_capture_rights import MakeRole, as_role, make_role, shop
+from tests.integration.capture.test_capture_rights import As, MakeRole, as_role, make_role, shop
 
 __all__ = ["as_role", "make_role", "shop"]
-
-As = Callable[[str], Connection]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.fixtures.fix_capture import changes, short
 from tests.fixtures.fix_db import Connect, Connection
 
 MakeRole = Callable[..., str]
+As = Callable[[str], Connection]
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def shop(conn: Connection, queue: str, make_role: MakeRole) -> str:
 
 
 @pytest.fixture
-def as_role(connect: Connect) -> Callable[[str], Connection]:
+def as_role(connect: Connect) -> As:
     """A connection of one's own that is only that role."""
 
     def open_as(role: str) -> Connection:
@@ -56,11 +57,7 @@ def as_role(connect: Connect) -> Callable[[str], Connection]:
 
 
 def test_the_owner_captures_and_a_role_that_may_only_write_makes_events(
-    conn: Connection,
-    queue: str,
-    shop: str,
-    make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
 ) -> None:
     owner = as_role(shop)
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -84,7 +81,7 @@ def test_the_owner_captures_and_a_role_that_may_only_write_makes_events(
 
 
 def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
-    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+    conn: Connection, queue: str, shop: str, as_role: As
 ) -> None:
     owner = as_role(shop)
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -98,11 +95,7 @@ def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
 
 
 def test_only_the_owner_can_capture_a_table(
-    conn: Connection,
-    queue: str,
-    shop: str,
-    make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
 ) -> None:
     other = as_role(make_role("other", "pgq_writer", "pgq_admin"))
     conn.execute("grant usage on schema shop to public; grant all on shop.item to public")
@@ -125,7 +118,7 @@ def test_an_owner_without_pgq_writer_is_told_what_to_grant(
 
 
 def test_an_owner_without_create_on_the_schema_is_told_what_to_grant(
-    conn: Connection, queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
+    conn: Connection, queue: str, make_role: MakeRole, as_role: As
 ) -> None:
     role = make_role("plain", "pgq_writer")
     conn.execute(
@@ -148,15 +141,13 @@ def test_tables_of_the_queues_are_not_captured(conn: Connection, queue: str) -> 
             conn.execute("select pgq.capture_table(%s, %s, key => null)", [table, queue])
 
 
-def test_a_role_without_any_right_is_refused(
-    queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
-) -> None:
+def test_a_role_without_any_right_is_refused(queue: str, make_role: MakeRole, as_role: As) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         as_role(make_role("unknown")).execute("select pgq.capture_table('pg_class', %s)", [queue])
 
 
 def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
-    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+    conn: Connection, queue: str, shop: str, as_role: As
 ) -> None:
     conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
     assert conn.execute("select runs_as from pgq.capture_info()").fetchall() == [(shop,)]
@@ -165,11 +156,7 @@ def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
 
 
 def test_a_member_of_the_owner_may_capture(
-    conn: Connection,
-    queue: str,
-    shop: str,
-    make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
 ) -> None:
     member = as_role(make_role("member", shop))
     member.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -178,11 +165,7 @@ def test_a_member_of_the_owner_may_capture(
 
 
 def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
-    conn: Connection,
-    queue: str,
-    shop: str,
-    make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
 ) -> None:
     owner = as_role(shop)
     owner.execute(
@@ -207,11 +190,7 @@ def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
 
 
 def test_no_other_role_can_put_the_function_on_its_own_table(
-    conn: Connection,
-    queue: str,
-    shop: str,
-    make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
 ) -> None:
     as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
     role = make_role("other", "pgq_writer")
@@ -283,7 +262,7 @@ def test_a_search_path_of_the_writer_leads_nowhere(
     queue: str,
     shop: str,
     make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    as_role: As,
     options: str,
 ) -> None:
     conn.execute("alter table shop.item add day date, add ok boolean, add n numeric")
@@ -325,7 +304,7 @@ def test_casts_of_users_run_on_no_search_path_but_the_servers(
     queue: str,
     shop: str,
     make_role: MakeRole,
-    as_role: Callable[[str], Connection],
+    as_role: As,
     when: str,
 ) -> None:
     owner = as_role(shop)
@@ -367,7 +346,7 @@ def test_names_of_relations_have_their_schema_whatever_the_search_path(
 
 
 def test_junk_in_the_schema_of_functions_is_harmless(
-    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+    conn: Connection, queue: str, shop: str, as_role: As
 ) -> None:
     owner = as_role(shop)
     for name, header in {

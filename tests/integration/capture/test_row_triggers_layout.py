@@ -17,12 +17,26 @@ TRIGGER: LiteralString = (
 )
 
 
+ITEM = """
+    -- With a numeric column, so that row_to_json alone is not what is wanted.
+    create table item (price numeric, id int primary key, label text, amount int);
+"""
+
+
 @pytest.fixture
 def item(conn: Connection, queue: str) -> None:
-    # With a numeric column, so that row_to_json alone is not what is wanted.
-    conn.execute("create table item (price numeric, id int primary key, label text, amount int)")
-    conn.execute(TRIGGER)
+    create_item(conn)
+
+
+def create_item(conn: Connection) -> None:
+    conn.execute(ITEM + TRIGGER)
     conn.execute("insert into item values (null, 1, 'a', 2)")
+
+
+@pytest.fixture
+def small(conn: Connection, queue: str) -> None:
+    conn.execute("create table item (id int primary key)")
+    conn.execute(TRIGGER)
 
 
 def last_event(conn: Connection) -> tuple[str, str]:
@@ -61,19 +75,20 @@ ALTERATIONS: dict[LiteralString, str] = {
 }
 
 
-@pytest.mark.parametrize("alteration", ALTERATIONS)
-@pytest.mark.usefixtures("item")
 def test_an_altered_table_is_noticed_by_the_next_row(
-    conn: Connection, connect: Connect, alteration: LiteralString
+    conn: Connection, connect: Connect, queue: str, subtests: pytest.Subtests
 ) -> None:
-    touch: LiteralString = "update item set id = id"
-    other = connect()
-    other.execute("update item set label = null")
-    for statement in alteration.split("; "):
-        conn.execute(statement.encode())
-    for session in (other, conn):
-        session.execute(touch)
-        assert last_event(conn)[1] == '{"price":null,"id":1,' + ALTERATIONS[alteration] + "}"
+    for alteration, row in ALTERATIONS.items():
+        with subtests.test(alteration):
+            conn.execute("drop table if exists item")
+            create_item(conn)
+            other = connect()
+            other.execute("update item set label = null")
+            for statement in alteration.split("; "):
+                conn.execute(statement.encode())
+            for session in (other, conn):
+                session.execute("update item set id = id")
+                assert last_event(conn)[1] == '{"price":null,"id":1,' + row + "}"
 
 
 @pytest.mark.usefixtures("item")
@@ -141,11 +156,10 @@ def test_layouts_that_no_longer_fit_are_removed(conn: Connection) -> None:
     assert layouts(conn) == 1
 
 
+@pytest.mark.usefixtures("small")
 def test_sessions_that_fire_a_new_trigger_at_once_do_not_wait_for_each_other(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect
 ) -> None:
-    conn.execute("create table item (id int primary key)")
-    conn.execute(TRIGGER)
     first, second = connect(autocommit=False), connect(autocommit=False)
     first.execute("insert into item values (1)")
     second.execute("set local lock_timeout = '2s'")
@@ -172,11 +186,10 @@ def test_sessions_that_notice_an_altered_table_at_once_do_not_wait_for_each_othe
     assert last_event(conn)[1].endswith('"more":null}')
 
 
+@pytest.mark.usefixtures("small")
 def test_the_first_row_may_come_from_a_prepared_transaction(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect
 ) -> None:
-    conn.execute("create table item (id int primary key)")
-    conn.execute(TRIGGER)
     other = connect(autocommit=False)
     other.tpc_begin(other.xid(1, "row_triggers", ""))
     other.execute("insert into item values (1)")
@@ -187,8 +200,10 @@ def test_the_first_row_may_come_from_a_prepared_transaction(
     assert layouts(conn) == 2
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-@pytest.mark.parametrize("fired", [False, True])
+@pytest.mark.parametrize(
+    ("level", "fired"),
+    [("repeatable read", False), ("repeatable read", True), ("serializable", True)],
+)
 @pytest.mark.usefixtures("item")
 def test_a_snapshot_older_than_the_table_is_refused(
     conn: Connection, connect: Connect, level: str, fired: bool
@@ -211,12 +226,11 @@ def test_a_snapshot_older_than_the_table_is_refused(
     assert last_event(conn)[1] == '{"price":"3","id":3,"label":"c","n":"3"}'
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_the_first_row_may_come_from_any_isolation_level(
-    conn: Connection, connect: Connect, queue: str, level: str
+    conn: Connection, connect: Connect, level: str
 ) -> None:
-    conn.execute("create table item (id int primary key)")
-    conn.execute(TRIGGER)
     other = connect(autocommit=False)
     other.execute(f"set transaction isolation level {level}".encode())
     other.execute("insert into item select generate_series(1, 20)")

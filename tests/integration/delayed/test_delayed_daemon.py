@@ -5,13 +5,6 @@ Whatever it would look at by itself is hours away, so what arrives was noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import psycopg
-import pytest
-
-from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually
@@ -19,27 +12,6 @@ from tests.integration.delayed.test_delayed_events import insert_at
 
 HOURS = 1000 * PATIENCE
 ASLEEP = {"retry_period": HOURS, "sleep_at_most": HOURS, "sleep_after": 0.01}
-
-
-@pytest.fixture(scope="module")
-def sleeping_server() -> Iterator[Server]:
-    """A server without prepared transactions, so that the ticker sleeps and producers wake it."""
-    with Server(settings={"max_prepared_transactions": 0}) as server:
-        yield server
-
-
-@pytest.fixture
-def sleepy(sleeping_server: Server, connect: Connect) -> Iterator[Connection]:
-    """A database there with the schema, and a queue with a consumer."""
-    with psycopg.connect(sleeping_server.dsn, autocommit=True) as conn:
-        conn.execute("create database sleepy")
-        with psycopg.connect(sleeping_server.dsn_of("sleepy")) as other:
-            other.execute(schema_sql().encode())
-        own = connect(sleeping_server.dsn_of("sleepy"))
-        own.execute("select pgq.create_queue('q')")
-        ops.register(own, "q", "c")
-        yield own
-        conn.execute("drop database sleepy with (force)")
 
 
 def fall_asleep(conn: Connection) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pgqpy.embedded import Server
 from pgqpy_ticker.lead import LOCK
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, TickerProcess, eventually
 
@@ -28,44 +29,36 @@ HOLDERS = """
 """
 
 
+def metric(daemon: TickerProcess, name: str) -> float:
+    [value] = [
+        line.split()[-1]
+        for line in daemon.get("/metrics")[1].splitlines()
+        if line.startswith(f"{name}{{")
+    ]
+    return float(value)
+
+
+def leads(daemon: TickerProcess) -> float:
+    return metric(daemon, "pgqpy_ticker_leader")
+
+
+def rounds_of(daemon: TickerProcess) -> float:
+    """The number of rounds of ticks it has made."""
+    return metric(daemon, "pgqpy_ticker_round_seconds_count")
+
+
 def leader_pid(conn: Connection) -> int:
     """The server process of the session that holds the lead."""
     (pid,) = eventually(conn, HOLDERS, *LOCK)
     return int(pid)
 
 
-def leads(daemon: TickerProcess) -> float:
-    """The daemon's metric."""
-    (value,) = [
-        line.split()[-1]
-        for line in daemon.get("/metrics")[1].splitlines()
-        if line.startswith("pgqpy_ticker_leader{")
-    ]
-    return float(value)
-
-
-def rounds_of(daemon: TickerProcess) -> float:
-    """The number of rounds of ticks it has made."""
-    (value,) = [
-        line.split()[-1]
-        for line in daemon.get("/metrics")[1].splitlines()
-        if line.startswith("pgqpy_ticker_round_seconds_count{")
-    ]
-    return float(value)
-
-
 def assert_ticks(conn: Connection, queue: str) -> None:
     """The daemons of this database tick: events inserted now get one."""
-    (before,) = conn.execute(
-        "select last_tick_id from pgq.get_queue_info(%s)", [queue]
-    ).fetchone() or (None,)
-    conn.execute("select pgq.insert_event(%s, 'type', 'data')", [queue])
-    eventually(
-        conn,
-        "select last_tick_id > coalesce(%s, 0) and ev_new = 0 from pgq.get_queue_info(%s)",
-        before,
-        queue,
-    )
+    before = ops.value(conn, "select last_tick_id from pgq.get_queue_info(%s)", queue) or 0
+    ops.insert(conn, queue, "data")
+    ticked = "select last_tick_id > %s and ev_new = 0 from pgq.get_queue_info(%s)"
+    eventually(conn, ticked, before, queue)
 
 
 def stop_while_it_leads(daemon: TickerProcess, conn: Connection) -> None:
@@ -79,28 +72,37 @@ def stop_while_it_leads(daemon: TickerProcess, conn: Connection) -> None:
             daemon.send(signal.SIGCONT)
 
 
+Pair = tuple[TickerProcess, TickerProcess]
+
+
 @pytest.fixture
-def pair(start_ticker: StartTicker, dsn: str) -> tuple[TickerProcess, TickerProcess]:
+def pair(start_ticker: StartTicker, dsn: str) -> Pair:
     """A leader and the one that stands by for it."""
     leader = start_ticker(dsn, standby_period=0.1)
     leader.hear("leading")
-    standby = start_ticker(dsn, standby_period=0.1)
+    standby = start_ticker(dsn, top=HTTP, standby_period=0.1)
     standby.hear("standing by")
     return leader, standby
 
 
 @pytest.mark.smoke
-def test_the_second_ticker_of_a_database_stands_by_and_names_the_leader(
-    pair: tuple[TickerProcess, TickerProcess], conn: Connection
+def test_the_second_ticker_of_a_database_stands_by_and_ticks_when_the_leader_stops(
+    pair: Pair, conn: Connection, queue: str
 ) -> None:
-    _, standby = pair
+    leader, standby = pair
     assert standby.said("standing by")[0]["leader_pid"] == leader_pid(conn)
     assert standby.said("leading") == []
-    assert standby.process.poll() is None
+    standby.hear("ready")
+    status, body = standby.get("/healthz")
+    (report,) = json.loads(body)["databases"].values()
+    assert (status, report["state"], leads(standby)) == (200, "standby", 0)
+    assert leader.stop() == 0
+    standby.hear("leading")
+    assert_ticks(conn, queue)
 
 
 def test_when_the_leader_is_killed_the_standby_ticks(
-    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
+    pair: Pair, conn: Connection, queue: str
 ) -> None:
     leader, standby = pair
     leader.kill()
@@ -108,17 +110,8 @@ def test_when_the_leader_is_killed_the_standby_ticks(
     assert_ticks(conn, queue)
 
 
-def test_when_the_leader_stops_the_standby_ticks(
-    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
-) -> None:
-    leader, standby = pair
-    assert leader.stop() == 0
-    standby.hear("leading")
-    assert_ticks(conn, queue)
-
-
 def test_a_leader_whose_session_is_ended_leads_no_more_until_it_wins_again(
-    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
+    pair: Pair, conn: Connection, queue: str
 ) -> None:
     leader, _ = pair
     first = leader_pid(conn)
@@ -244,15 +237,3 @@ def test_leads_of_two_databases_are_independent(
     report = json.loads(body)["databases"]
     assert status == 503
     assert (report[led]["healthy"], report[away]["healthy"]) == (True, False)
-
-
-def test_a_standby_is_healthy_and_shows_that_it_does_not_lead(
-    start_ticker: StartTicker, dsn: str
-) -> None:
-    start_ticker(dsn).hear("leading")
-    standby = start_ticker(dsn, top=HTTP, standby_period=0.1)
-    standby.hear("ready")
-    status, body = standby.get("/healthz")
-    (report,) = json.loads(body)["databases"].values()
-    assert (status, report["state"]) == (200, "standby")
-    assert leads(standby) == 0

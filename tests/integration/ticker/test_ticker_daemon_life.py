@@ -35,12 +35,19 @@ def reload(daemon: TickerProcess, text: str) -> None:
 # Starting and stopping
 
 
+NO_SESSION = (
+    "select count(*) = 0 from pg_stat_activity"
+    " where datname = current_database() and application_name like 'pgqpy ticker%%'"
+)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_cleanly_within_a_second_or_two(
-    start_ticker: StartTicker, dsn: str, number: signal.Signals
+    start_ticker: StartTicker, dsn: str, conn: Connection, number: signal.Signals
 ) -> None:
     daemon = start_ticker(dsn)
     daemon.hear("leading")
+    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
     daemon.send(number)
     # Three seconds, in pieces: where nothing gets on for a while, it is one of them that lasts.
     for _ in range(300):
@@ -49,69 +56,32 @@ def test_it_stops_cleanly_within_a_second_or_two(
         time.sleep(0.01)
     assert daemon.process.poll() == 0
     daemon.hear("stopped")
-
-
-def test_it_stops_at_once_while_its_database_is_away(start_ticker: StartTicker) -> None:
-    daemon = start_ticker("host=127.0.0.1 port=1 dbname=nowhere")
-    daemon.hear("ready")
-    assert daemon.stop() == 0
-
-
-def test_after_a_stop_producers_are_not_asked_to_call(
-    start_ticker: StartTicker, conn: Connection, dsn: str
-) -> None:
-    daemon = start_ticker(dsn)
-    daemon.hear("leading")
-    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
-    assert daemon.stop() == 0
+    # Producers are not asked to call it, and no session is left behind.
     assert conn.execute("select last_value from pgq.ticker_sleep_seq").fetchone() == (1,)
+    eventually(conn, NO_SESSION)
 
 
-def test_no_session_is_left_behind_by_a_stop(
-    start_ticker: StartTicker, conn: Connection, dsn: str
-) -> None:
-    daemon = start_ticker(dsn)
-    daemon.hear("leading")
-    assert daemon.stop() == 0
-    eventually(
-        conn,
-        "select count(*) = 0 from pg_stat_activity "
-        "where datname = current_database() and application_name like 'pgqpy ticker%%'",
-    )
-
-
-def test_a_mistake_in_the_configuration_ends_it_with_code_2_and_no_traceback(
+def test_a_mistake_in_the_configuration_or_a_port_that_is_taken_ends_it_with_a_line(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "ticker.toml"
-    config.write_text("[[database]]\ndsn = 'dbname=x'\nretry_perod = 1")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pgqpy_ticker", "--config", str(config)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert "did you mean retry_period?" in ended.stderr
-
-
-def test_a_port_that_is_taken_ends_it_with_code_2_and_no_traceback(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         where = f"127.0.0.1:{other.getsockname()[1]}"
-        config = tmp_path / "ticker.toml"
-        config.write_text(ticker_toml("dbname=x", top=f'http = "{where}"'))
-        ended = subprocess.run(
-            [sys.executable, "-m", "pgqpy_ticker", "--config", str(config)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-    assert ended.returncode == 2
-    assert f"cannot listen on http = {where}" in ended.stderr
-    assert "Traceback" not in ended.stderr
+        for text, said in (
+            ("[[database]]\ndsn = 'dbname=x'\nretry_perod = 1", "did you mean retry_period?"),
+            (ticker_toml("dbname=x", top=f'http = "{where}"'), f"cannot listen on http = {where}"),
+        ):
+            config.write_text(text)
+            ended = subprocess.run(
+                [sys.executable, "-m", "pgqpy_ticker", "--config", str(config)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+            )
+            assert ended.returncode == 2
+            assert said in ended.stderr
+            assert "Traceback" not in ended.stderr
 
 
 def test_systemd_is_told_of_readiness_reloads_and_the_end(
@@ -146,55 +116,42 @@ def test_systemd_sees_signs_of_life_as_often_as_it_wants(
 # Reloading
 
 
-def test_sighup_adds_a_database_and_does_not_disturb_the_others(
-    start_ticker: StartTicker, dsn: str, empty_dsn: str
-) -> None:
-    daemon = start_ticker(dsn)
-    first = daemon.hear("leading")
-    reload(daemon, ticker_toml(dsn, with_schema(empty_dsn)))
-    second = daemon.hear("leading", times=2)
-    assert first["database"] != second["database"]
-    assert len(daemon.said("leading")) == 2
-
-
-def test_sighup_removes_a_database_and_its_numbers(
+def test_sighup_adds_and_removes_a_database_and_does_not_disturb_the_others(
     start_ticker: StartTicker, dsn: str, empty_dsn: str, connect: Connect
 ) -> None:
-    daemon = start_ticker(dsn, with_schema(empty_dsn), top=HTTP)
-    daemon.hear("leading", times=2)
+    daemon = start_ticker(dsn, top=HTTP)
+    first = daemon.hear("leading")
+    reload(daemon, ticker_toml(dsn, with_schema(empty_dsn), top=HTTP))
+    second = daemon.hear("leading", times=2)
+    assert first["database"] != second["database"]
     reload(daemon, ticker_toml(dsn, top=HTTP))
     daemon.hear("reloaded", databases=1)
-    eventually(
-        connect(empty_dsn),
-        "select count(*) = 0 from pg_stat_activity "
-        "where datname = current_database() and application_name like 'pgqpy ticker%%'",
-    )
+    eventually(connect(empty_dsn), NO_SESSION)
     removed = psycopg.conninfo.conninfo_to_dict(empty_dsn)["dbname"]
     assert f'"{removed}"' not in daemon.get("/metrics")[1]
     assert list(json.loads(daemon.get("/healthz")[1])["databases"]) != [removed]
+    assert len(daemon.said("leading")) == 2
 
 
-def test_sighup_changes_periods_without_giving_up_the_lead(
-    start_ticker: StartTicker, dsn: str
+def test_sighup_changes_settings_without_giving_up_the_lead_and_a_broken_file_changes_nothing(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
 ) -> None:
-    daemon = start_ticker(dsn, top=HTTP)
-    daemon.hear("leading")
-    # Nothing is healthy within a microsecond: the setting has arrived.
-    reload(daemon, ticker_toml(dsn, top=HTTP, healthy_within=0.000001))
-    daemon.hear("reloaded")
-    assert daemon.get("/healthz")[0] == 503
-    assert len(daemon.said("leading")) == 1
-
-
-def test_a_broken_file_changes_nothing_and_is_told(start_ticker: StartTicker, dsn: str) -> None:
-    daemon = start_ticker(dsn, top=HTTP)
-    daemon.hear("leading")
+    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 millisecond')", [queue])
+    rotations = "select queue_rotations > %s from pgq.queue where queue_name = %s"
+    daemon = start_ticker(dsn, top=HTTP, maintenance_period=0.2)
+    eventually(conn, rotations, 0, queue)
     reload(daemon, "[[database")
     assert daemon.hear("not reloaded")["level"] == "error"
     assert daemon.get("/healthz")[0] == 200
+    # Nothing is healthy within a microsecond: the setting has arrived.
+    reload(daemon, ticker_toml(dsn, top=HTTP, healthy_within=0.000001, maintenance_period=0.02))
+    daemon.hear("reloaded")
+    assert daemon.get("/healthz")[0] == 503
+    eventually(conn, rotations, 5, queue)
     reload(daemon, ticker_toml(dsn, top=HTTP + '\nlog_level = "warning"'))
     reload(daemon, "[[database")
     daemon.hear("not reloaded", times=2)
+    assert len(daemon.said("leading")) == 1
 
 
 # Databases that go away
@@ -230,6 +187,7 @@ def test_a_database_that_stays_away_is_complained_of_once(start_ticker: StartTic
         ]
         tried = float(line.split()[-1])
     assert len(daemon.said("", level="warning")) == 1
+    assert daemon.stop() == 0
 
 
 def errors_of(daemon: TickerProcess, job: str) -> float:
@@ -332,28 +290,22 @@ def test_two_tickers_whose_rounds_fail_say_so_once_each(
 
 
 def test_a_database_without_the_schema_is_told_to_migrate_and_served_when_it_has(
-    start_ticker: StartTicker, empty_dsn: str
+    start_ticker: StartTicker, empty_dsn: str, connect: Connect
 ) -> None:
     daemon = start_ticker(empty_dsn, schema_retry=0.1)
     line = daemon.hear("the schema pgq is missing")
     assert line["hint"].startswith("run: pgqpy migrate")
     with_schema(empty_dsn)
     daemon.hear("leading")
-
-
-def test_a_schema_that_is_dropped_and_made_again_is_served_again(
-    start_ticker: StartTicker, dsn: str, conn: Connection
-) -> None:
-    daemon = start_ticker(dsn, schema_retry=0.1)
-    daemon.hear("leading")
+    conn = connect(empty_dsn)
     while True:
         try:
             conn.execute("drop schema pgq, pgq_ext, pgq_coop, pgq_task cascade")
             break
         except psycopg.errors.DeadlockDetected:
             pass  # the daemon's look at the queues takes its locks in another order
-    daemon.hear("the schema pgq is missing")
-    with_schema(dsn)
+    daemon.hear("the schema pgq is missing", times=2)
+    with_schema(empty_dsn)
     daemon.hear("leading", times=2)
 
 
