@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,27 +31,30 @@ def do(dsn: str, statement: str) -> None:
         conn.execute(statement.encode())
 
 
-def test_temporary_server_leaves_nothing_behind() -> None:
-    with Server() as server:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A directory that the server's user may enter; pytest's are private."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_temporary_server_has_its_settings_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever port and host the environment names, and as root by another user."""
+    for name, value in {"PGPORT": "1", "PGHOST": "nowhere", "PGDATA": "/nowhere"}.items():
+        monkeypatch.setenv(name, value)
+    with Server(settings={"max_prepared_transactions": 7, "fsync": True}) as server:
+        assert one(server.dsn, "show max_prepared_transactions") == "7"
+        assert one(server.dsn, "show fsync") == "on"
         pid = server.pid
+        assert psutil.Process(pid).uids().real != 0
+        assert server.socket_dir.stat().st_mode & 0o077 == 0
         directories = [server.data_dir, server.socket_dir]
         assert all(directory.is_dir() for directory in directories)
     assert not any(directory.exists() for directory in directories)
     assert not psutil.pid_exists(pid)
-
-
-def test_data_of_a_given_directory_is_there_again(tmp_path: Path) -> None:
-    data_dir = open_to_all(tmp_path) / "data"
-    with Server(data_dir) as server:
-        do(server.dsn, "create table kept as select 42 as n")
-    with Server(data_dir) as server:
-        assert one(server.dsn, "select n from kept") == 42
-
-
-def test_settings_reach_the_server() -> None:
-    with Server(settings={"max_prepared_transactions": 7, "fsync": True}) as server:
-        assert one(server.dsn, "show max_prepared_transactions") == "7"
-        assert one(server.dsn, "show fsync") == "on"
 
 
 def test_unknown_setting_is_reported_in_postgresqls_words() -> None:
@@ -61,22 +65,17 @@ def test_unknown_setting_is_reported_in_postgresqls_words() -> None:
         pass
 
 
-def test_committed_work_survives_kill() -> None:
+def test_committed_work_survives_kill_and_a_restart_keeps_the_address() -> None:
     with Server() as server:
-        do(server.dsn, "create table kept as select 42 as n")
+        dsn = server.dsn
+        do(dsn, "create table kept as select 42 as n")
+        server.restart()
         for _ in range(2):
             server.kill()
             with pytest.raises(psycopg.OperationalError):
-                psycopg.connect(server.dsn)
+                psycopg.connect(dsn)
             server.restart()
-            assert one(server.dsn, "select n from kept") == 42
-
-
-def test_clean_restart_keeps_the_address() -> None:
-    with Server() as server:
-        dsn = server.dsn
-        server.restart()
-        assert one(dsn, "select 1") == 1
+            assert one(dsn, "select n from kept") == 42
 
 
 def test_several_start_at_once() -> None:
@@ -88,22 +87,22 @@ def test_several_start_at_once() -> None:
         assert list(pool.map(start_and_ask, range(3))) == [0, 1, 2]
 
 
-def test_second_server_on_a_data_directory_is_refused(tmp_path: Path) -> None:
-    data_dir = open_to_all(tmp_path) / "data"
-    with (
-        Server(data_dir) as first,
-        pytest.raises(EmbeddedError, match="in use by another"),
-        Server(data_dir),
-    ):
-        pass
-    with Server(data_dir):
-        pass
+def test_second_server_on_a_data_directory_is_refused_and_the_next_has_its_data(
+    folder: Path,
+) -> None:
+    data_dir = folder / "data"
+    with Server(data_dir) as first:
+        do(first.dsn, "create table kept as select 42 as n")
+        with pytest.raises(EmbeddedError, match="in use by another"), Server(data_dir):
+            pass
+    with Server(data_dir) as next_one:
+        assert one(next_one.dsn, "select n from kept") == 42
     assert not first.socket_dir.exists()
 
 
-def test_cluster_that_runs_already_is_left_alone(tmp_path: Path) -> None:
+def test_cluster_that_runs_already_is_left_alone(folder: Path) -> None:
     """A server that we could not start is not stopped."""
-    data_dir = open_to_all(tmp_path) / "data"
+    data_dir = folder / "data"
     with Server(data_dir) as server:
         command: list[str | Path] = [server.bin_dir / "pg_ctl", "-w", "-D", data_dir]
     as_server = {"stdout": subprocess.DEVNULL} | process_options(server_account())
@@ -157,15 +156,6 @@ with Server() as server:
     assert not socket_dir.exists()
 
 
-def test_ports_and_hosts_of_the_environment_do_not_matter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in {"PGPORT": "1", "PGHOST": "nowhere", "PGDATA": "/nowhere"}.items():
-        monkeypatch.setenv(name, value)
-    with Server() as server:
-        assert one(server.dsn, "select 1") == 1
-
-
 def test_temporary_directory_too_long_for_a_socket_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -180,13 +170,6 @@ def test_missing_version_says_what_to_install() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
-def test_root_runs_it_as_another_user() -> None:
-    with Server() as server:
-        assert psutil.Process(server.pid).uids().real != 0
-        assert server.socket_dir.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
 def test_root_can_use_binaries_in_a_private_directory(tmp_path: Path) -> None:
     """A virtual environment in root's home, which the server's user cannot enter."""
     installed = find_bin_dir(18).parent
@@ -197,13 +180,3 @@ def test_root_can_use_binaries_in_a_private_directory(tmp_path: Path) -> None:
     (tmp_path / libraries).symlink_to(installed.parent.with_name(libraries))
     with Server(bin_dir=private / installed.name / "bin") as server:
         assert one(server.dsn, "select 1") == 1
-
-
-def open_to_all(path: Path) -> Path:
-    """pytest's directories are private; root's server runs as another user."""
-    if os.geteuid() == 0:
-        for directory in (path, *path.parents):
-            if directory == Path(tempfile.gettempdir()):
-                break
-            directory.chmod(0o755)
-    return path

@@ -95,26 +95,23 @@ def test_no_two_parts_share_a_lock() -> None:
     assert {key: parts for key, parts in taken().items() if len(parts) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    ("lock", "stops"),
-    [
-        ("1885827440, 1", "the ticker's lead"),
-        ("1886875906, 1", "ticks"),
-        ("1886875908, 1", "batches of consumers"),
-        ("1886875907", "rotation"),
-    ],
-)
 def test_status_names_a_session_that_holds_a_lock_of_ours_and_has_no_role_of_ours(
-    conn: Connection, log_in: LogIn, queue: str, cli: Cli, lock: str, stops: str
+    log_in: LogIn, queue: str, cli: Cli
 ) -> None:
-    with log_in("locks_stranger", application_name="prankster") as stranger:
-        stranger.execute(f"select pg_advisory_lock({lock})".encode())
-        shown = cli.json("status")
-        assert [each["username"] for each in shown["foreign_locks"]] == ["locks_stranger"]
-        messages = [alert["message"] for alert in shown["alerts"]]
-        pid = stranger.info.backend_pid
-        assert any(f"session {pid} of locks_stranger (prankster)" in each for each in messages)
-        assert any(stops in each for each in messages)
+    for lock, stops in {
+        "1885827440, 1": "the ticker's lead",
+        "1886875906, 1": "ticks",
+        "1886875908, 1": "batches of consumers",
+        "1886875907": "rotation",
+    }.items():
+        with log_in("locks_stranger", application_name="prankster") as stranger:
+            stranger.execute(f"select pg_advisory_lock({lock})".encode())
+            shown = cli.json("status")
+            assert [each["username"] for each in shown["foreign_locks"]] == ["locks_stranger"]
+            messages = [alert["message"] for alert in shown["alerts"]]
+            pid = stranger.info.backend_pid
+            assert any(f"session {pid} of locks_stranger (prankster)" in each for each in messages)
+            assert any(stops in each for each in messages)
 
 
 HTTP = 'http = "127.0.0.1:0"'
@@ -128,6 +125,7 @@ def foreign_locks(daemon: TickerProcess) -> float:
     return float(found[1])
 
 
+@pytest.mark.any_pg
 def test_a_ticker_names_a_foreign_session_that_holds_its_lead(
     log_in: LogIn, start_ticker: StartTicker, dsn: str
 ) -> None:
@@ -158,6 +156,7 @@ def test_a_ticker_names_a_foreign_session_that_holds_its_lead(
     assert "prankster" not in body
 
 
+@pytest.mark.any_pg
 def test_a_prepared_transaction_that_holds_the_lead_is_named_with_its_remedy(
     conn: Connection, log_in: LogIn, start_ticker: StartTicker, dsn: str
 ) -> None:
@@ -173,6 +172,7 @@ def test_a_prepared_transaction_that_holds_the_lead_is_named_with_its_remedy(
     daemon.hear("leading")
 
 
+@pytest.mark.any_pg
 def test_a_leader_names_a_foreign_session_that_holds_up_ticks_or_maintenance(
     conn: Connection, log_in: LogIn, start_ticker: StartTicker, dsn: str, queue: str
 ) -> None:

@@ -16,6 +16,8 @@ from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, RetryPolicy
 from pgqpy.testing import ScratchDatabase
 
+pytestmark = pytest.mark.any_pg
+
 EVENTS = [NewEvent("t", str(number), f"key {number % 3}") for number in range(20)]
 
 

@@ -22,6 +22,8 @@ from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
+pytestmark = pytest.mark.any_pg
+
 ODD = {
     "array_nulls": "off",
     "bytea_output": "escape",

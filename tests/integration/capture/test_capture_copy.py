@@ -78,9 +78,7 @@ def test_a_copy_that_follows_the_events_is_the_table(
     conn.execute("select pgq.create_queue('q')")
     conn.execute(f"set default_transaction_isolation = '{isolation}'")
 
-    @settings(
-        max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(STATEMENTS)
     def run(statements: list[Statement]) -> None:
         conn.execute("drop table if exists t cascade; truncate pgq.event")

@@ -299,6 +299,7 @@ def test_keys_of_any_type_are_compared(
     assert [change.op[0] for change in changes(conn, before)] == ["U", "U", "U", "D", "I"]
 
 
+@pytest.mark.any_pg
 @pytest.mark.slow
 def test_more_rows_than_fit_the_quick_comparison_are_right_too(
     conn: Connection, flight: str

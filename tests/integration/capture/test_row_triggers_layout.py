@@ -202,7 +202,7 @@ def test_the_first_row_may_come_from_a_prepared_transaction(
 
 @pytest.mark.parametrize(
     ("level", "fired"),
-    [("repeatable read", False), ("repeatable read", True), ("serializable", True)],
+    [("repeatable read", False), ("serializable", True)],
 )
 @pytest.mark.usefixtures("item")
 def test_a_snapshot_older_than_the_table_is_refused(

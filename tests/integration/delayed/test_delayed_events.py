@@ -4,22 +4,19 @@ however transactions, passes and rotations of the tables they wait in meet.
 
 from __future__ import annotations
 
-import threading
-
+import psycopg
 import pytest
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
 SOON = "50 milliseconds"
 MOVE = "select pgq.maint_retry_events()"
-WAITING = "select exists (select from pg_locks where pid = %s and not granted)"
 ISOLATION = (
     IsolationLevel.READ_COMMITTED,
     IsolationLevel.REPEATABLE_READ,
-    IsolationLevel.SERIALIZABLE,
 )
 
 
@@ -55,9 +52,7 @@ def waiting(conn: Connection, queue: str) -> list[str]:
     return [data for (data,) in rows]
 
 
-def test_it_is_delivered_with_its_id_when_it_is_due_and_not_before(
-    conn: Connection, queue: str
-) -> None:
+def test_it_is_delivered_with_its_id_when_it_is_due(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     later = insert_at(conn, queue, "later", "1 hour")
     soon = insert_at(conn, queue, "soon", SOON)
@@ -86,31 +81,22 @@ def test_its_time_is_when_it_was_due_and_it_keeps_all_fields(conn: Connection, q
 
 
 def test_a_time_in_the_past_means_at_once(conn: Connection, queue: str) -> None:
-    ops.register(conn, queue, "c")
+    """For consumers that are registered by then."""
     for delay in ("-1 second", "-1000 years", "0"):
         insert_at(conn, queue, delay, delay)
-    assert move(conn) == 3
-    assert ops.deliver(conn, queue, "c") == ["-1 second", "-1000 years", "0"]
-
-
-def test_consumers_get_it_that_are_registered_when_it_is_due(conn: Connection, queue: str) -> None:
-    insert_at(conn, queue, "event")
     ops.register(conn, queue, "newcomer")
-    assert move(conn) == 1
-    assert ops.deliver(conn, queue, "newcomer") == ["event"]
+    assert move(conn) == 3
+    assert ops.deliver(conn, queue, "newcomer") == ["-1 second", "-1000 years", "0"]
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize("at", [None, "infinity", "-infinity", "202026-01-01"])
-def test_a_time_at_which_nothing_can_be_delivered_is_refused(
-    conn: Connection, queue: str, at: str | None
-) -> None:
-    for call in (
-        "pgq.insert_event_at(%s, %s, 't', 'd')",
-        "pgq.insert_events_at(%s, array[%s::timestamptz], array['t'], array['d'])",
-    ):
-        with ops.refused("PQ050"):
-            conn.execute(f"select {call}".encode(), [queue, at])
+def test_a_time_at_which_nothing_can_be_delivered_is_refused(conn: Connection, queue: str) -> None:
+    for at in (None, "infinity", "-infinity", "202026-01-01"):
+        for call in (
+            "pgq.insert_event_at(%s, %s, 't', 'd')",
+            "pgq.insert_events_at(%s, array[%s::timestamptz], array['t'], array['d'])",
+        ):
+            with ops.refused("PQ050"):
+                conn.execute(f"select {call}".encode(), [queue, at])
 
 
 def test_other_bad_input_is_refused_as_by_insert_event(conn: Connection, queue: str) -> None:
@@ -185,7 +171,7 @@ def test_a_transaction_that_ends_after_its_events_were_due_loses_none(
     assert waiting(conn, queue) == ["not due yet"]
 
 
-def test_a_transaction_that_is_younger_than_all_that_have_ended_loses_none(
+def test_a_transaction_younger_than_all_that_ended_loses_none(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     """Snapshots do not name it, since they end behind the newest transaction that has ended."""
@@ -233,9 +219,7 @@ def test_a_prepared_transaction_delivers_when_it_is_committed(
     assert ops.deliver(conn, queue, "c") == ["prepared"]
 
 
-def test_thousands_due_at_the_same_time_come_once_each_in_pieces(
-    conn: Connection, queue: str
-) -> None:
+def test_thousands_due_at_once_come_once_each_in_pieces(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     count = 12_000
     conn.execute(
@@ -252,44 +236,21 @@ def test_thousands_due_at_the_same_time_come_once_each_in_pieces(
     assert ops.deliver(conn, queue, "c") == [str(n + 1) for n in range(count)]
 
 
-def test_two_tickers_at_once_do_not_deliver_twice(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    ops.register(conn, queue, "c")
-    insert_at(conn, queue, "event")
-    conn.execute("set lock_timeout = '30s'")
-    one = connect(autocommit=False)
-    assert ops.value(one, MOVE) == 1
-    assert move(conn) == 0, "another session is at it"
-    one.rollback()
-    assert move(conn) == 1
-    assert move(one) == 0
-    one.commit()
-    assert ops.deliver(conn, queue, "c") == ["event"]
-
-
 def test_a_ticker_that_looked_while_another_was_moving_does_not_move_the_same(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, calls: Calls
 ) -> None:
     ops.register(conn, queue, "c")
     insert_at(conn, queue, "event")
-    one, two, gate = connect(autocommit=False), connect(), connect(autocommit=False)
+    one, gate = connect(autocommit=False), connect(autocommit=False)
     assert ops.value(one, MOVE) == 1
     # A session that comes now sees the progress of passes, then waits for a waiting lock.
-    lock = threading.Thread(
-        target=gate.execute, args=["lock table pgq.delayed_0 in access exclusive mode"]
-    )
-    lock.start()
-    eventually(conn, WAITING, gate.info.backend_pid)
-    moved: list[int] = []
-    second = threading.Thread(target=lambda: moved.append(ops.value(two, MOVE)))
-    second.start()
-    eventually(conn, WAITING, two.info.backend_pid)
+    lock = "lock table pgq.delayed_0 in access exclusive mode"
+    locked = calls.blocked(psycopg.Connection.execute, gate, lock)
+    moved = calls.blocked(ops.value, connect(), MOVE)
     one.commit()
-    lock.join()
+    locked.result()
     gate.rollback()
-    second.join()
-    assert moved == [0]
+    assert moved.result() == 0
     assert ops.deliver(conn, queue, "c") == ["event"]
 
 

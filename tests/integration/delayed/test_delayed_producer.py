@@ -17,6 +17,8 @@ from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.delayed.test_delayed_events import move, waiting
 
+pytestmark = pytest.mark.any_pg
+
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 

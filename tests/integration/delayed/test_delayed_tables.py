@@ -4,18 +4,16 @@ some transaction stays open, and nothing that waits is ever in the way or lost.
 
 from __future__ import annotations
 
-import threading
-
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection, with_snapshot
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.core.test_invariant_5_dead_rows import dead_rows
 from tests.integration.delayed.test_delayed_cancel import cancel
-from tests.integration.delayed.test_delayed_events import MOVE, WAITING, insert_at, move, waiting
+from tests.integration.delayed.test_delayed_events import MOVE, insert_at, move, waiting
 
-CYCLES = 60
+CYCLES = 40
 
 
 def rotate(conn: Connection) -> int:
@@ -126,24 +124,20 @@ def test_rotation_keeps_what_is_held_for_a_cancellation(
 
 
 def test_a_pass_during_which_the_log_of_passes_was_rotated_is_not_repeated(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, calls: Calls
 ) -> None:
     """A session writes to the table that it has chosen, even if the other one is current by now."""
     ops.register(conn, queue, "c")
     insert_at(conn, queue, "first")
     assert move(conn) == 1
     insert_at(conn, queue, "second")
-    gate, ticker = connect(autocommit=False), connect()
+    gate = connect(autocommit=False)
     gate.execute("lock table pgq.moved_0 in share mode")
-    moved: list[int] = []
-    thread = threading.Thread(target=lambda: moved.append(ops.value(ticker, MOVE)))
-    thread.start()
-    eventually(conn, WAITING, ticker.info.backend_pid)
+    moved = calls.blocked(ops.value, connect(), MOVE)
     ops.rotate_logs(conn)
     assert ops.value(conn, "select pg_sequence_last_value('pgq.moved_log_seq')") == 1
     gate.rollback()
-    thread.join()
-    assert moved == [1]
+    assert moved.result() == 1
     for _ in range(3):
         assert move(conn) == 0
         ops.rotate_logs(conn)
