@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_temporary_server_has_its_settings_and_leaves_nothing_behind(
+def test_a_server_has_its_settings_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever port and host the environment names, and as root by another user."""

@@ -177,9 +177,7 @@ def test_no_role_is_granted_what_only_the_owner_needs(conn: Connection) -> None:
     ]
 
 
-def test_a_stranger_can_look_and_nothing_else(
-    conn: Connection, queue: str, stranger: Connection
-) -> None:
+def test_a_stranger_can_only_look(conn: Connection, queue: str, stranger: Connection) -> None:
     ops.register(conn, queue, "c")
     ops.tick(conn, queue)
     batch = ops.next_batch(conn, queue, "c")
@@ -209,9 +207,7 @@ def test_a_stranger_can_look_and_nothing_else(
             stranger.execute(f"select * from pgq.{table}".encode())
 
 
-def test_a_writer_can_produce_in_every_way_and_not_consume(
-    conn: Connection, queue: str, as_role: As
-) -> None:
+def test_a_writer_can_only_produce(conn: Connection, queue: str, as_role: As) -> None:
     ops.register(conn, queue, "c")
     writer = as_role("pgq_writer")
     ops.insert(writer, queue, "inserted")
@@ -249,9 +245,7 @@ def test_a_writer_cannot_choose_the_readers_of_an_event(as_role: As) -> None:
             writer.execute(f"insert into pgq.{target} values ('x', 1)".encode())
 
 
-def test_a_reader_can_consume_and_not_produce_or_administer(
-    conn: Connection, queue: str, as_role: As
-) -> None:
+def test_a_reader_can_only_consume(conn: Connection, queue: str, as_role: As) -> None:
     reader = as_role("pgq_reader")
     ops.register(reader, queue, "c")
     ops.insert_ticked(conn, queue, "event")
@@ -485,9 +479,7 @@ def test_neither_is_it_by_triggers_counts_and_queries_that_are_handed_out(
     assert conn.execute("select distinct what from public.hit").fetchall() == []
 
 
-def test_a_cursor_runs_with_the_rights_of_its_declarer(
-    conn: Connection, queue: str, as_role: As
-) -> None:
+def test_a_cursor_has_its_declarers_rights(conn: Connection, queue: str, as_role: As) -> None:
     conn.execute("create table public.secret (data text)")
     conn.execute(
         "create function public.leak() returns text language sql"

@@ -204,9 +204,7 @@ class Group(Seeing, pgqpy.GroupConsumer):
     retry_policy = FixedDelay(0.0, attempts=3)
 
 
-def test_in_a_group_its_key_is_parked_and_tried_again(
-    ascii_conn: Connection, ascii_dsn: str
-) -> None:
+def test_in_a_group_its_key_is_parked(ascii_conn: Connection, ascii_dsn: str) -> None:
     admin = Admin(ascii_conn)
     admin.create_queue("q")
     admin.ticker("q")
@@ -228,9 +226,7 @@ def test_in_a_group_its_key_is_parked_and_tried_again(
 
 
 @pytest.mark.parametrize("unreadable", [1], indirect=True)
-def test_without_a_policy_the_event_that_cannot_be_decoded_is_named(
-    ascii_dsn: str, unreadable: int
-) -> None:
+def test_without_a_policy_the_event_is_named(ascii_dsn: str, unreadable: int) -> None:
     with pytest.raises(errors.InvalidPayload, match=f"event {unreadable} is not valid UTF-8"):
         Seeing(ascii_dsn).run_once()
 

@@ -97,9 +97,7 @@ def test_a_renamed_schema_is_noticed(connect: Connect, conn: Connection, queue: 
     assert [c.table for c in changes(conn)] == [("one", "t"), ("two", "t"), ("three", "t")]
 
 
-def test_the_function_stays_where_it_was_until_the_table_is_captured_again(
-    conn: Connection, queue: str
-) -> None:
+def test_the_function_stays_until_the_next_capture(conn: Connection, queue: str) -> None:
     conn.execute("create schema one; create schema two; create table one.t (id int primary key)")
     conn.execute("select pgq.capture_table('one.t', %s)", [queue])
     conn.execute("alter table one.t set schema two")
@@ -195,9 +193,7 @@ def test_what_an_old_snapshot_shows_is_not_remembered_for_later_transactions(
     assert [c.key for c in changes(conn)][-1] == ("id",)
 
 
-def test_the_function_is_made_anew_once_and_then_is_static_again(
-    conn: Connection, flight: str
-) -> None:
+def test_the_function_is_made_anew_once(conn: Connection, flight: str) -> None:
     def source() -> str:
         [(text,)] = conn.execute(
             "select prosrc from pg_proc where proname = 'flight_test_queue'"
@@ -259,9 +255,7 @@ def test_a_table_whose_key_was_dropped_sends_whole_old_rows(conn: Connection, fl
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-def test_keys_can_change_after_a_column_was_dropped(
-    conn: Connection, flight: str, isolation: str
-) -> None:
+def test_a_key_behind_a_dropped_column(conn: Connection, flight: str, isolation: str) -> None:
     conn.execute("alter table flight drop id, add n serial primary key")
     conn.execute(f"set default_transaction_isolation = '{isolation}'")
     conn.execute("insert into flight (carrier) values ('UA'), ('AA')")
@@ -293,9 +287,7 @@ def test_stored_generated_columns_have_their_values(conn: Connection, queue: str
 
 
 @pytest.mark.parametrize("form", ["row_json", "jsontriga"])
-def test_virtual_generated_columns_have_their_values(
-    conn: Connection, queue: str, form: str
-) -> None:
+def test_virtual_columns_have_their_values(conn: Connection, queue: str, form: str) -> None:
     if conn.info.server_version < 180000:
         pytest.skip("virtual generated columns came with PostgreSQL 18")
     conn.execute('create table t (id int primary key, "new" int, x int)')

@@ -176,9 +176,7 @@ def test_a_table_can_be_captured_into_two_queues(conn: Connection, flight: str) 
 
 
 @pytest.mark.parametrize("role", ["local", "replica"])
-def test_session_replication_role_silences_the_capture(
-    conn: Connection, flight: str, role: str
-) -> None:
+def test_a_replication_role_silences_it(conn: Connection, flight: str, role: str) -> None:
     conn.execute(f"set session_replication_role = {role}")
     conn.execute("insert into flight values (1)")
     conn.execute("truncate flight")
@@ -231,9 +229,7 @@ def test_a_changed_key_is_a_delete_and_an_insert(conn: Connection, flight: str) 
     ]
 
 
-def test_keys_that_move_into_each_others_place_leave_a_copy_right(
-    conn: Connection, queue: str
-) -> None:
+def test_keys_may_move_into_each_others_place(conn: Connection, queue: str) -> None:
     conn.execute("create table chain (id int primary key deferrable, v text)")
     conn.execute("select pgq.capture_table('chain', %s)", [queue])
     conn.execute("insert into chain select n, n::text from generate_series(1, 50) n")
@@ -301,9 +297,7 @@ def test_keys_of_any_type_are_compared(
 
 @pytest.mark.any_pg
 @pytest.mark.slow
-def test_more_rows_than_fit_the_quick_comparison_are_right_too(
-    conn: Connection, flight: str
-) -> None:
+def test_more_rows_than_are_compared_quickly(conn: Connection, flight: str) -> None:
     conn.execute("set session_replication_role = local")
     conn.execute("insert into flight select n from generate_series(1, 200002) n")
     conn.execute("reset session_replication_role")

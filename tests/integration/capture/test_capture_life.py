@@ -73,9 +73,7 @@ def test_a_rolled_back_capture_leaves_nothing(conn: Connection, queue: str) -> N
     assert leftovers(conn) == (1, 4)
 
 
-def test_a_dropped_table_leaves_a_function_that_maintenance_drops(
-    conn: Connection, queue: str
-) -> None:
+def test_maintenance_drops_what_a_dropped_table_left(conn: Connection, queue: str) -> None:
     conn.execute("drop table flight")
     assert leftovers(conn) == (1, 0)
     assert conn.execute("select count(*) from pgq.capture_info()").fetchall() == [(0,)]

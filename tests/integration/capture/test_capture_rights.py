@@ -335,9 +335,7 @@ def test_casts_of_users_run_on_no_search_path_but_the_servers(
     assert [change.row["m"] for change in changes(conn)[-2:]] == ["GOOD", "GOOD"]
 
 
-def test_names_of_relations_have_their_schema_whatever_the_search_path(
-    conn: Connection, queue: str
-) -> None:
+def test_names_of_relations_have_their_schema(conn: Connection, queue: str) -> None:
     conn.execute("create table t (id int primary key, of regclass, many regclass[])")
     conn.execute("select pgq.capture_table('t', %s)", [queue])
     conn.execute("set search_path = public")

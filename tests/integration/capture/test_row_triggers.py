@@ -201,9 +201,7 @@ def test_skip_never_writes_the_row(conn: Connection, queue: str, kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("item")
-def test_replication_role_local_silences_the_trigger(
-    conn: Connection, queue: str, kind: str
-) -> None:
+def test_replication_role_local_silences_it(conn: Connection, queue: str, kind: str) -> None:
     create_trigger(conn, kind, queue, "when=1/0 = 1")
     on_truncate(conn, kind, queue)
     conn.execute("set session_replication_role = local")
@@ -354,9 +352,7 @@ def test_tables_may_be_of_any_width(conn: Connection, queue: str) -> None:
         assert by_sql == f"({','.join(names)}) values ({literals})"
 
 
-def test_a_rolled_back_change_makes_no_event(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_rolled_back_changes_make_no_event(conn: Connection, connect: Connect, queue: str) -> None:
     conn.execute("create table item (id int primary key)")
     create_trigger(conn, "jsontriga", queue)
     other = connect(autocommit=False)

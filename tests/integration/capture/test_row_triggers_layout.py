@@ -126,9 +126,7 @@ def test_other_arguments_are_noticed_by_the_next_row(conn: Connection) -> None:
 
 
 @pytest.mark.usefixtures("item")
-def test_a_layout_is_made_once_for_all_rows_and_sessions(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_layout_is_made_once_for_all_sessions(conn: Connection, connect: Connect) -> None:
     made = layouts_made(conn)
     conn.execute("insert into item select n, n, 'x', n from generate_series(2, 1000) n")
     connect().execute("update item set amount = 0")
@@ -187,9 +185,7 @@ def test_sessions_that_notice_an_altered_table_at_once_do_not_wait_for_each_othe
 
 
 @pytest.mark.usefixtures("small")
-def test_the_first_row_may_come_from_a_prepared_transaction(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_prepared_transaction_may_come_first(conn: Connection, connect: Connect) -> None:
     other = connect(autocommit=False)
     other.tpc_begin(other.xid(1, "row_triggers", ""))
     other.execute("insert into item values (1)")
@@ -228,9 +224,7 @@ def test_a_snapshot_older_than_the_table_is_refused(
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_the_first_row_may_come_from_any_isolation_level(
-    conn: Connection, connect: Connect, level: str
-) -> None:
+def test_any_isolation_level_may_come_first(conn: Connection, connect: Connect, level: str) -> None:
     other = connect(autocommit=False)
     other.execute(f"set transaction isolation level {level}".encode())
     other.execute("insert into item select generate_series(1, 20)")

@@ -30,9 +30,7 @@ def event_data(conn: Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["jsontriga", "logutriga", "sqltriga"])
-def test_pgq_writer_may_create_and_fire_triggers(
-    conn: Connection, writer: Connection, kind: str
-) -> None:
+def test_pgq_writer_creates_and_fires_them(conn: Connection, writer: Connection, kind: str) -> None:
     writer.execute("create table item (id int primary key, label text, price numeric)")
     writer.execute(
         "create trigger t after insert or update or delete on item for each row"

@@ -56,7 +56,7 @@ def test_consumers_are_registered_once_listed_and_unregistered(admin: Admin, que
     assert [c.consumer_name for c in admin.get_consumer_info(queue)] == ["d"]
 
 
-def test_a_consumer_can_go_back_to_a_tick(
+def test_consumers_go_back_to_a_tick(
     admin: Admin, conn: Connection, queue: str, tick: Tick
 ) -> None:
     admin.register_consumer(queue, "c")
@@ -97,9 +97,7 @@ def test_batches_are_worked_by_hand(admin: Admin, conn: Connection, queue: str, 
         admin.batch_event_sql(batch.batch_id)
 
 
-def test_min_lag_holds_back_young_batches(
-    admin: Admin, conn: Connection, queue: str, tick: Tick
-) -> None:
+def test_min_lag_holds_batches_back(admin: Admin, conn: Connection, queue: str, tick: Tick) -> None:
     admin.register_consumer(queue, "c")
     tick()
     hour = timedelta(hours=1)

@@ -94,9 +94,7 @@ def dead(conn: Connection) -> dict[str, str]:
     return dict(conn.execute("select ev_data, dl_reason from pgq.dead_letter").fetchall())
 
 
-def test_one_bad_event_is_a_dead_letter_and_the_rest_is_done(
-    dsn: str, conn: Connection, put: Put
-) -> None:
+def test_one_bad_event_is_a_dead_letter(dsn: str, conn: Connection, put: Put) -> None:
     data = [f"good {n}" for n in range(600)]
     data.insert(400, "bad one")
     put(*data)
@@ -192,9 +190,7 @@ def test_an_event_is_put_back_or_given_up_on_purpose_also_without_a_policy(
     assert written(conn) == ["a", "b", "bad later"]
 
 
-def test_process_batch_gives_events_up_and_keeps_its_work(
-    dsn: str, conn: Connection, put: Put
-) -> None:
+def test_process_batch_gives_events_up(dsn: str, conn: Connection, put: Put) -> None:
     class Whole(Picky):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             for event in batch:
@@ -211,9 +207,7 @@ def test_process_batch_gives_events_up_and_keeps_its_work(
     assert (consumer.stats[0].retried, consumer.stats[0].dead_letters) == (0, 1)
 
 
-def test_what_is_written_around_the_events_is_written_once(
-    dsn: str, conn: Connection, put: Put
-) -> None:
+def test_writes_around_the_events_are_made_once(dsn: str, conn: Connection, put: Put) -> None:
     class Around(Picky):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             conn.execute("insert into seen (data) values ('begin')")
@@ -374,9 +368,7 @@ def test_losing_the_session_is_not_the_events_fault(dsn: str, conn: Connection, 
     assert dead(conn) == {}
 
 
-def test_retries_noted_before_the_second_run_are_not_kept(
-    dsn: str, conn: Connection, put: Put
-) -> None:
+def test_retries_noted_before_a_second_run_are_gone(dsn: str, conn: Connection, put: Put) -> None:
     class Noting(Picky):
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             if self.calls.count(event.data or "") == 0:
@@ -464,9 +456,7 @@ def test_any_error_text_can_be_stored(dsn: str, conn: Connection, put: Put) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unlogged")
-def test_any_error_text_can_be_stored_in_a_database_of_another_encoding(
-    server: Server, connect: Connect
-) -> None:
+def test_any_error_text_fits_another_encoding(server: Server, connect: Connect) -> None:
     with connect(server.dsn) as conn:
         conn.execute("drop database if exists test_latin")
         conn.execute("create database test_latin template template0 encoding 'LATIN1' locale 'C'")

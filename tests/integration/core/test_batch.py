@@ -80,9 +80,7 @@ def test_memory_does_not_grow_with_the_batch(dsn: str, queue: str, put: Put) -> 
     assert growth < 10_000
 
 
-def test_a_batch_that_is_not_read_to_its_end_is_cancelled(
-    dsn: str, conn: Connection, put: Put
-) -> None:
+def test_a_batch_not_read_to_its_end_is_cancelled(dsn: str, conn: Connection, put: Put) -> None:
     outside = conn
     states: list[str] = []
 

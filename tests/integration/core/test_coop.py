@@ -83,9 +83,7 @@ def test_each_batch_is_one_workers_until_it_is_finished(conn: Connection, group:
     assert (take(conn, group, "w1"), take(conn, group, "w2")) == (None, None)
 
 
-def test_many_workers_at_once_get_every_event_once(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_many_workers_get_each_event_once(conn: Connection, connect: Connect, queue: str) -> None:
     batches, workers = 40, 6
     conn.execute("create table effect (data text)")
     ops.value(conn, REGISTER, queue, MAIN, "w0")
@@ -159,9 +157,7 @@ def test_workers_killed_while_idle_leave_nothing_behind(conn: Connection, queue:
     assert [name for (name,) in names] == [MAIN, f"{MAIN}.last"]
 
 
-def test_a_finish_that_is_under_way_is_not_overtaken(
-    conn: Connection, connect: Connect, group: str
-) -> None:
+def test_a_finish_is_not_overtaken(conn: Connection, connect: Connect, group: str) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     silence(conn, "w1")
@@ -309,9 +305,7 @@ def test_rotation_waits_for_the_slowest_worker(conn: Connection, group: str) -> 
     assert ops.rotations(conn, group) > before
 
 
-def test_a_retried_event_goes_to_the_next_worker_and_to_no_other_consumer(
-    conn: Connection, group: str
-) -> None:
+def test_a_retried_event_goes_to_the_next_worker(conn: Connection, group: str) -> None:
     ops.register(conn, group, "alone")
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
@@ -325,9 +319,7 @@ def test_a_retried_event_goes_to_the_next_worker_and_to_no_other_consumer(
     assert ops.drain(conn, group, "alone") == []
 
 
-def test_a_worker_with_an_open_batch_is_not_unregistered_by_the_way(
-    conn: Connection, group: str
-) -> None:
+def test_a_worker_with_a_batch_is_not_unregistered(conn: Connection, group: str) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     for handling in (0, 2, None):
@@ -341,9 +333,7 @@ def test_a_worker_with_an_open_batch_is_not_unregistered_by_the_way(
     assert ops.value(conn, "select count(*) from pgq.consumer") == 0
 
 
-def test_a_worker_goes_alone_also_if_its_batch_was_finished_as_a_consumers(
-    conn: Connection, group: str
-) -> None:
+def test_a_worker_with_a_position_goes_alone(conn: Connection, group: str) -> None:
     """The worker finishes by pgq.finish_batch(), which leaves it a position."""
     fill(conn, group, "a", "b")
     ops.finish(conn, take(conn, group, "w1") or 0)

@@ -94,9 +94,7 @@ def test_rotation_carries_over_what_is_needed(conn: Connection) -> None:
     assert len(seen) > 3
 
 
-def test_many_at_once_lose_nothing_and_do_not_wait_for_each_other(
-    conn: Connection, connect: Connect
-) -> None:
+def test_many_at_once_lose_nothing(conn: Connection, connect: Connect) -> None:
     rotate_early(conn)
 
     def work(name: str, own: Connection) -> None:
@@ -120,9 +118,7 @@ def test_many_at_once_lose_nothing_and_do_not_wait_for_each_other(
     assert rotations(conn) > 1
 
 
-def test_a_rotation_does_not_wait_for_a_transaction_that_has_read(
-    conn: Connection, connect: Connect
-) -> None:
+def test_rotations_do_not_wait_for_readers(conn: Connection, connect: Connect) -> None:
     rotate_early(conn)
     reader = connect(autocommit=False)
     reader.execute("select * from pgq_ext.completed_event")
@@ -134,9 +130,7 @@ def test_a_rotation_does_not_wait_for_a_transaction_that_has_read(
     assert ops.value(conn, SIZE) < before
 
 
-def test_emptying_tables_makes_no_other_session_wait_for_the_commit(
-    conn: Connection, connect: Connect
-) -> None:
+def test_emptying_makes_no_session_wait(conn: Connection, connect: Connect) -> None:
     rotate_early(conn)
     holder, other = connect(), connect()
     batch = 1
@@ -277,9 +271,7 @@ def test_what_is_remembered_is_durable_before_the_batch_is_finished_elsewhere(
         conn.execute("commit")
 
 
-def test_what_commits_after_it_was_looked_for_is_carried_over_too(
-    conn: Connection, connect: Connect
-) -> None:
+def test_late_commits_are_carried_over_too(conn: Connection, connect: Connect) -> None:
     """A long batch of one consumer, while others work."""
     rotate_early(conn)
     call(conn, "set_batch_done('slow', 1)")

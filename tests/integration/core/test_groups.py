@@ -227,9 +227,7 @@ def test_the_key_of_captured_rows_is_their_primary_key(conn: Connection, queue: 
     assert len(set.union(*rows.values())) > 8
 
 
-def test_the_key_of_rows_of_pgqs_triggers_is_their_primary_key(
-    conn: Connection, queue: str
-) -> None:
+def test_the_key_of_pgqs_triggers_is_the_primary_key(conn: Connection, queue: str) -> None:
     for function in ("logutriga", "jsontriga"):
         conn.execute("drop table if exists item; create table item (id int primary key, n int)")
         conn.execute(
@@ -542,9 +540,8 @@ def test_a_plain_consumer_takes_no_partition(
         stranger = connect(level=level)
         for call in FOR_A_CONSUMER:
             with subtests.test(call, level=level):
-                with ops.refused("PQ038") as error:
+                with ops.refused("PQ038") as error, stranger.transaction(force_rollback=True):
                     stranger.execute(f"select {call}".encode(), names)
-                stranger.rollback()
                 assert "pgq.next_group_batch" in (error.value.diag.message_hint or "")
                 assert must_take(conn, member) == batch
     assert read(conn, batch) == [("a", "")]
@@ -572,9 +569,7 @@ def test_a_failed_event_parks_its_key_from_there_on(conn: Connection, queue: str
     assert opened == [ids[1], ids[3], last]
 
 
-def test_a_batch_read_while_a_key_was_parked_is_not_finished_when_it_is_not(
-    conn: Connection, queue: str
-) -> None:
+def test_a_batch_read_around_a_parked_key_goes_with_it(conn: Connection, queue: str) -> None:
     member, batch = one_batch(conn, queue)
     fail(conn, batch, 1)
     fill(conn, queue, "a", data="a2")
@@ -605,9 +600,7 @@ def test_parked_events_that_moved_meanwhile_are_not_finished(conn: Connection, q
             conn.execute(FINISH_PARKED, [parked, generation, []])
 
 
-def test_parked_events_that_were_given_up_meanwhile_are_not_done_as_well(
-    conn: Connection, queue: str
-) -> None:
+def test_parked_events_that_were_given_up_are_not_done(conn: Connection, queue: str) -> None:
     """A dead letter may be replayed."""
     create(conn, queue, 1)
     bad, _ = fill(conn, queue, "a", "a")
@@ -657,9 +650,7 @@ def test_only_events_of_the_batch_can_have_failed_in_it(conn: Connection, queue:
         )
 
 
-def test_resizing_waits_until_all_partitions_stand_on_one_tick(
-    conn: Connection, queue: str
-) -> None:
+def test_resizing_waits_until_all_stand_on_one_tick(conn: Connection, queue: str) -> None:
     create(conn, queue, 2)
     keys = [f"k{number}" for number in range(20)]
     fill(conn, queue, *keys)
@@ -729,9 +720,7 @@ def test_resizing_and_parking_a_key_do_not_wait_for_each_other(
     assert resized.result() is None
 
 
-def test_completing_a_resize_does_not_wait_for_a_new_one(
-    connect: Connect, conn: Connection, queue: str
-) -> None:
+def test_two_resizes_wait_in_no_circle(connect: Connect, conn: Connection, queue: str) -> None:
     worker, admin = connect(), connect(autocommit=False)
     member, batch = one_batch(worker, queue)
     assert resize(conn, queue, 2) is not None

@@ -247,9 +247,7 @@ def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: st
     assert len(ops.drain(conn, queue, "c")) == 4
 
 
-def test_a_writer_inserts_with_no_more_than_its_role(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_pgq_writer_is_all_a_producer_needs(conn: Connection, connect: Connect, queue: str) -> None:
     ops.register(conn, queue, "c")
     writer = connect()
     writer.execute("set role pgq_writer")
@@ -259,9 +257,7 @@ def test_a_writer_inserts_with_no_more_than_its_role(
     assert not guarded(conn, queue)
 
 
-def test_inserts_go_on_while_the_guard_comes_and_goes(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_inserts_go_on_whatever_the_guard(conn: Connection, connect: Connect, queue: str) -> None:
     """Every event that was committed arrives once, whatever changed meanwhile."""
     ops.register(conn, queue, "c")
     ops.rotate_whenever_asked(conn, queue)

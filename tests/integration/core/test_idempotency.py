@@ -173,7 +173,7 @@ def test_of_two_at_once_the_second_waits_for_the_first_to_end(
     assert ops.deliver(conn, keyed, "c") == ["first" if committed else "second"]
 
 
-def test_a_prepared_transaction_keeps_its_key(
+def test_prepared_transactions_keep_their_key(
     conn: Connection, connect: Connect, keyed: str
 ) -> None:
     one = connect(autocommit=False)
@@ -355,9 +355,7 @@ def test_keys_go_with_the_window_and_with_the_queue(conn: Connection, keyed: str
     assert ops.value(conn, tables) == 0
 
 
-def test_producers_may_use_keys_and_see_none(
-    conn: Connection, connect: Connect, keyed: str
-) -> None:
+def test_producers_use_keys_and_see_none(conn: Connection, connect: Connect, keyed: str) -> None:
     producer = connect()
     producer.execute("set role pgq_writer")
     first = once(producer, keyed, "key", "first")

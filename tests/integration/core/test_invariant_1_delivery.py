@@ -80,9 +80,7 @@ def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tic
     assert ops.deliver(conn, queue, "c") == ["own"]
 
 
-def test_an_event_that_was_rolled_back_is_never_delivered(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_rolled_back_events_never_come(conn: Connection, connect: Connect, queue: str) -> None:
     ops.register(conn, queue, "c")
     producer = connect(autocommit=False)
     ops.insert(producer, queue, "never")

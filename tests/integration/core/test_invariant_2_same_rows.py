@@ -99,9 +99,7 @@ def test_an_open_batch_is_the_same_rows_after_rotation_and_in_parallel_slices(
     assert sorted(row for part in parts for row in part) == rows
 
 
-def test_the_batch_query_reads_little_more_than_the_batch(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_a_query_reads_little_but_its_batch(conn: Connection, connect: Connect, queue: str) -> None:
     """Its cost must follow the batch, not the oldest transaction that is open."""
     ops.register(conn, queue, "c")
     oldest = connect(autocommit=False)

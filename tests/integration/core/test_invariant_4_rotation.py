@@ -118,9 +118,7 @@ def test_an_event_written_while_step_1_is_not_committed_is_delivered(
     assert sorted(ops.deliver(conn, rotating, "c")) == ["copied", "inserted"]
 
 
-def test_step_2_is_refused_in_the_transaction_of_step_1(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_step_2_is_a_transaction_of_its_own(conn: Connection, connect: Connect, queue: str) -> None:
     ops.rotate_whenever_asked(conn, queue)
     ticker = connect(autocommit=False)
     for within in ("", "savepoint s"):

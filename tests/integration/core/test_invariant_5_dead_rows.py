@@ -39,9 +39,7 @@ def dead_rows(conn: Connection) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_neither_events_nor_ticks_nor_positions_are_ever_updated_or_deleted(
-    conn: Connection, queue: str
-) -> None:
+def test_logs_are_never_updated_nor_deleted_from(conn: Connection, queue: str) -> None:
     work(conn, queue)
     died = dead_rows(conn)
     assert not [table for table in died if table.startswith("event_")]

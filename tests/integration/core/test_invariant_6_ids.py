@@ -53,9 +53,7 @@ def test_no_id_comes_twice_after_a_crash(mortal: Server) -> None:
     assert batches == sorted(set(batches))
 
 
-def test_ticks_are_durable_although_nothing_else_is(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_ticks_are_durable_whatever_is_set(conn: Connection, connect: Connect, queue: str) -> None:
     """A consumer elsewhere may act on a tick as soon as it sees it."""
     daemon = connect(autocommit=False)
     daemon.execute("set synchronous_commit = off")
@@ -66,9 +64,7 @@ def test_ticks_are_durable_although_nothing_else_is(
     assert ops.value(daemon, "show synchronous_commit") == "off"
 
 
-def test_ids_that_were_rolled_back_do_not_come_again(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_rolled_back_ids_do_not_come_again(conn: Connection, connect: Connect, queue: str) -> None:
     both = connect(autocommit=False)
     ev_id, tick_id = ops.insert(both, queue, "undone"), ops.tick(both, queue)
     both.rollback()

@@ -136,9 +136,7 @@ def test_a_restored_dump_is_refused_until_it_is_adopted_and_then_goes_on_where_i
     assert ops.value(restored, "select pgq.create_queue('another')") == 1
 
 
-def test_where_the_transaction_ids_are_its_own_nothing_is_refused(
-    conn: Connection, queue: str
-) -> None:
+def test_old_transactions_are_no_foreign_ones(conn: Connection, queue: str) -> None:
     """Even in a transaction that is older than the newest tick."""
     with conn.transaction():
         conn.execute("select txid_current()")
@@ -206,9 +204,7 @@ def is_guarded(connect: Connect) -> bool:
         )
 
 
-def test_a_cluster_with_higher_transaction_ids_takes_over_by_itself(
-    conn: Connection, connect: Connect
-) -> None:
+def test_higher_transaction_ids_need_no_adopting(conn: Connection, connect: Connect) -> None:
     """After pg_upgrade nothing has to be adopted, and soon nothing is looked at either."""
     conn.execute("select pgq.create_queue('q')")
     ops.register(conn, "q", "c")
@@ -225,9 +221,7 @@ def test_a_cluster_with_higher_transaction_ids_takes_over_by_itself(
     assert ops.deliver(conn, "q", "c") == ["event", "event"]
 
 
-def test_a_tick_that_rolls_back_leaves_no_state_to_trust(
-    conn: Connection, connect: Connect
-) -> None:
+def test_a_rolled_back_tick_leaves_no_state_to_trust(conn: Connection, connect: Connect) -> None:
     """Values of sequences do not roll back."""
     conn.execute("select pgq.create_queue('q')")
     conn.execute("update pgq.cluster set cluster_identifier = 1")

@@ -66,9 +66,7 @@ def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
     assert later.result() == 1
 
 
-def test_creating_a_queue_does_not_block_limiting_another(
-    connect: Connect, queue: str, calls: Calls
-) -> None:
+def test_creating_does_not_block_limiting(connect: Connect, queue: str, calls: Calls) -> None:
     creator, other = connect(autocommit=False), connect()
     create_queue(creator, OTHER)
     limited = calls.begin(ops.value, other, SET_LIMIT, queue)
@@ -90,9 +88,7 @@ def test_limiting_one_queue_after_the_other_waits_in_no_circle(
 
 
 @pytest.mark.usefixtures("queue")
-def test_two_sessions_that_create_the_same_queues_do_not_wait_in_a_circle(
-    connect: Connect, calls: Calls
-) -> None:
+def test_creating_the_same_queues_at_once_is_no_deadlock(connect: Connect, calls: Calls) -> None:
     one, two = connect(autocommit=False), connect()
     create_queue(one, "a")
     later = calls.begin(ops.value, two, "select pgq.create_queue('b')")
@@ -193,9 +189,7 @@ def test_a_member_leaves_a_group_that_is_dropped(
     assert left.result() == 0
 
 
-def test_two_signs_of_life_do_not_wait_for_each_other(
-    connect: Connect, calls: Calls, member: int
-) -> None:
+def test_two_heartbeats_do_not_wait(connect: Connect, calls: Calls, member: int) -> None:
     late = connect(autocommit=False)
     assert ops.value(late, "select pgq.group_heartbeat(%s)", member)
     other = calls.begin(ops.value, connect(), "select pgq.group_heartbeat(%s)", member)

@@ -87,9 +87,7 @@ def test_every_text_is_stored_as_it_is(
         assert stored(conn) == expected
 
 
-def test_the_callers_row_factory_does_not_matter(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_any_row_factory_will_do(conn: Connection, connect: Connect, queue: str) -> None:
     write_in_every_way(Producer(queue), connect(row_factory=dict_row))
     assert [row[0] for row in stored(conn)] == ["one", "many", "some"]
 
@@ -175,9 +173,7 @@ def test_the_role_pgq_writer_suffices_and_without_it_the_error_names_it(
     assert [row[0] for row in stored(conn)] == ["one", "many", "some"]
 
 
-def test_without_the_schema_the_error_says_how_to_install_it(
-    empty_dsn: str, connect: Connect
-) -> None:
+def test_without_the_schema_the_error_says_what_to_do(empty_dsn: str, connect: Connect) -> None:
     with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
         Producer("q").insert_event(connect(empty_dsn), "type")
 

@@ -22,9 +22,7 @@ def admin(conn: Connection, connect: Connect) -> Iterator[Connection]:
     session.close()
 
 
-def test_an_admin_cannot_move_our_sequences(
-    conn: Connection, admin: Connection, queue: str
-) -> None:
+def test_admins_cannot_move_our_sequences(conn: Connection, admin: Connection, queue: str) -> None:
     ours = conn.execute(
         "select format('%s.%s', n.nspname, c.relname) from pg_class c"
         " join pg_namespace n on n.oid = relnamespace"
@@ -73,9 +71,7 @@ def test_grants_are_copied_to_each_role_by_its_name(conn: Connection, admin: Con
     conn.execute('drop owned by "PUBLIC"; drop role "PUBLIC"')
 
 
-def test_grants_are_copied_with_the_rights_of_the_caller(
-    conn: Connection, admin: Connection, queue: str
-) -> None:
+def test_grants_are_copied_as_the_caller(conn: Connection, admin: Connection, queue: str) -> None:
     admin.execute("create table mine.a ()")
     admin.execute("grant select on mine.a to public")
     rights = (

@@ -146,9 +146,7 @@ def test_what_is_done_already_is_no_error_and_changes_nothing(conn: Connection, 
     assert conn.execute("select * from pgq.get_queue_info('nope')").fetchall() == []
 
 
-def test_a_wrong_event_among_many_retries_none_of_them(
-    conn: Connection, queue: str, batch: int
-) -> None:
+def test_one_wrong_event_of_many_retries_none(conn: Connection, queue: str, batch: int) -> None:
     good = ops.events(conn, batch)[0][0]
     with ops.refused("PQ005"):
         conn.execute(
@@ -166,9 +164,7 @@ def test_a_closed_queue_takes_events_from_replication_only(conn: Connection, que
     assert ops.insert(conn, queue, "copied")
 
 
-def test_the_limit_of_events_in_a_transaction_is_kept(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_the_limit_of_a_transaction_is_kept(conn: Connection, connect: Connect, queue: str) -> None:
     ops.register(conn, queue, "c")
     conn.execute("select pgq.set_queue_config(%s, 'per_tx_limit', '3')", [queue])
     producer = connect(autocommit=False)
@@ -205,9 +201,7 @@ def test_null_bytes_are_refused_before_anything_is_written(conn: Connection, que
 
 @pytest.mark.any_pg
 @pytest.mark.slow
-def test_payloads_of_0_bytes_and_of_200_mb_arrive_as_they_were(
-    conn: Connection, queue: str
-) -> None:
+def test_payloads_of_0_bytes_and_of_200_mb_arrive(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     large = 200_000_000
     ops.insert(conn, queue, "")

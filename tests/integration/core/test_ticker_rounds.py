@@ -54,9 +54,7 @@ def pass_by(conn: Connection, seconds: float, *names: str) -> None:
     )
 
 
-def test_a_round_that_leaves_out_idle_queues_ticks_new_events(
-    conn: Connection, queues: list[str]
-) -> None:
+def test_rounds_without_idle_queues_tick_new_events(conn: Connection, queues: list[str]) -> None:
     before = newest_ticks(conn)
     ops.insert(conn, "b", "event")
     pass_by(conn, 0.01, *queues)
@@ -170,9 +168,7 @@ def test_a_queue_is_not_quiet_while_events_may_come_to_light(
     assert ticks_besides(conn, quiet) == 1
 
 
-def test_a_new_queue_and_one_that_was_paused_are_not_taken_for_quiet(
-    conn: Connection, queues: list[str]
-) -> None:
+def test_new_and_paused_queues_are_not_quiet(conn: Connection, queues: list[str]) -> None:
     conn.execute("select pgq.set_queue_config('b', 'ticker_paused', 'true')")
     quiet = quiet_queues(conn)
     conn.execute("select pgq.create_queue('new')")

@@ -47,9 +47,7 @@ def maintain(conn: Connection) -> None:
         conn.execute(f"select {func}({'%s' if given else ''})".encode(), given)
 
 
-def test_a_clock_that_was_ahead_stops_rotation_for_one_period_at_most(
-    conn: Connection, queue: str
-) -> None:
+def test_a_clock_ahead_stops_rotation_for_one_period(conn: Connection, queue: str) -> None:
     conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 hour')", [queue])
     conn.execute("select pgq.set_queue_config(%s, 'key_window', '1 hour')", [queue])
     conn.execute("select pgq.insert_event_once(%s, 'key', 't', 'd')", [queue])
@@ -92,9 +90,7 @@ def test_a_clock_that_was_ahead_stops_no_consumer_that_waits_for_time_to_pass(
         assert ops.value(conn, query, queue) is None
 
 
-def test_a_worker_that_died_while_the_clock_was_ahead_is_taken_for_dead(
-    conn: Connection, queue: str
-) -> None:
+def test_a_worker_that_died_in_the_future_is_dead(conn: Connection, queue: str) -> None:
     take = "select pgq_coop.next_batch(%s, 'c', %s, '1 minute')"
     for worker in ("w1", "w2"):
         conn.execute("select pgq_coop.register_subconsumer(%s, 'c', %s)", [queue, worker])
@@ -116,9 +112,7 @@ def test_an_event_sequence_that_jumps_is_taken_for_events_and_not_for_a_loss(
         assert ops.deliver(conn, queue, "c") == ["event"]
 
 
-def test_two_tickers_make_one_tick_at_a_time(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_two_tickers_tick_one_at_a_time(conn: Connection, connect: Connect, queue: str) -> None:
     """A later tick must not see less than an earlier one."""
     ops.register(conn, queue, "c")
     first = connect(autocommit=False)

@@ -134,9 +134,7 @@ def test_a_snapshot_that_does_not_see_the_delivery_is_refused(
     assert not cancel(old, queue, third)
 
 
-def test_only_one_of_two_sessions_cancels_an_event(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_one_of_two_sessions_cancels_it(conn: Connection, connect: Connect, queue: str) -> None:
     event = insert_at(conn, queue, "event", "1 hour")
     old = with_snapshot(connect)
     assert cancel(conn, queue, event)
@@ -146,9 +144,7 @@ def test_only_one_of_two_sessions_cancels_an_event(
     assert not cancel(old, queue, event)
 
 
-def test_producers_may_cancel_and_strangers_may_not(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_only_producers_may_cancel(conn: Connection, connect: Connect, queue: str) -> None:
     event = insert_at(conn, queue, "event", "1 hour")
     for role, allowed in (("pgq_reader", False), ("pgq_writer", True)):
         client = connect()

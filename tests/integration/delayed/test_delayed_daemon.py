@@ -46,9 +46,7 @@ def deliver_what_is_due(conn: Connection, queue: str) -> None:
     assert delivered(conn, queue) == ["third"]
 
 
-def test_a_ticker_that_sleeps_is_woken_and_wakes_in_time(
-    start_ticker: StartTicker, sleepy: Connection
-) -> None:
+def test_a_sleeping_ticker_wakes_in_time(start_ticker: StartTicker, sleepy: Connection) -> None:
     start_ticker(sleepy.info.dsn, **ASLEEP)
     fall_asleep(sleepy)
     deliver_what_is_due(sleepy, "q")

@@ -254,9 +254,7 @@ def test_a_ticker_that_looked_while_another_was_moving_does_not_move_the_same(
     assert ops.deliver(conn, queue, "c") == ["event"]
 
 
-def test_a_pass_is_refused_where_it_could_not_be_right(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_a_pass_that_could_err_is_refused(conn: Connection, connect: Connect, queue: str) -> None:
     other = connect(autocommit=False)
     insert_at(other, queue, "mine")
     with ops.refused("PQ053"):

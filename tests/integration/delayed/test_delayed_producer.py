@@ -30,9 +30,7 @@ def producer(conn: Connection, queue: str) -> Producer:
     return Producer(queue)
 
 
-def test_one_event_at_a_time_or_after_a_delay(
-    conn: Connection, queue: str, producer: Producer
-) -> None:
+def test_times_and_delays(conn: Connection, queue: str, producer: Producer) -> None:
     producer.insert_event(conn, "t", "past", at=PAST)
     producer.insert_event(conn, "t", "soon", delay=0.03, extra4="x")
     later = producer.insert_event(conn, "t", "later", at=datetime.now(UTC) + HOUR)
@@ -45,9 +43,7 @@ def test_one_event_at_a_time_or_after_a_delay(
     assert waiting(conn, queue) == []
 
 
-def test_many_events_at_one_time_or_each_at_its_own(
-    conn: Connection, queue: str, producer: Producer
-) -> None:
+def test_times_for_many_events(conn: Connection, queue: str, producer: Producer) -> None:
     events = [("t", "a"), ("t", "b", "x")]
     assert producer.insert_events(conn, events, at=PAST) == 2
     assert producer.insert_events(conn, iter(events), delay=HOUR) == 2
@@ -74,9 +70,7 @@ def test_any_number_is_streamed_in_pieces(conn: Connection, queue: str, producer
     assert waiting(conn, queue) == [str(number) for number in range(count)]
 
 
-def test_a_key_makes_a_repeated_insert_a_no_op(
-    conn: Connection, queue: str, producer: Producer
-) -> None:
+def test_a_key_is_inserted_once(conn: Connection, queue: str, producer: Producer) -> None:
     first = producer.insert_event(conn, "t", "first", key="k")
     assert producer.insert_event(conn, "t", "again", key="k") == first
     assert producer.insert_event(conn, "t", "later", key="k", delay=HOUR) == first
@@ -104,9 +98,7 @@ def test_it_is_in_the_callers_transaction(
     assert waiting(conn, queue) == []
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_sent(
-    conn: Connection, producer: Producer
-) -> None:
+def test_nonsense_is_refused_before_it_is_sent(conn: Connection, producer: Producer) -> None:
     with pytest.raises(ValueError, match="time zone"):
         producer.insert_event(conn, "t", at=datetime(2020, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="time zone"):

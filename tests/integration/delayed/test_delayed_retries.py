@@ -68,9 +68,7 @@ def test_of_two_instances_that_put_it_back_at_once_one_does(
     assert move(conn) == 1
 
 
-def test_a_consumer_that_has_gone_leaves_none_behind(
-    conn: Connection, queue: str, batch: int
-) -> None:
+def test_a_consumer_that_has_gone_leaves_none(conn: Connection, queue: str, batch: int) -> None:
     assert ops.value(conn, "select pgq.batch_retry(%s, 0)", batch) == 2
     assert ops.value(conn, "select pgq.unregister_consumer(%s, 'c')", queue) == 1
     assert ops.value(conn, "select count(*) from pgq.retry_queue") == 0

@@ -106,9 +106,7 @@ def test_rotation_keeps_what_a_transaction_has_not_committed_yet(
     assert sorted(ops.deliver(conn, queue, "c")) == ["committed", "open"]
 
 
-def test_rotation_keeps_what_is_held_for_a_cancellation(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
+def test_rotation_keeps_what_is_held(conn: Connection, connect: Connect, queue: str) -> None:
     ops.register(conn, queue, "c")
     event = insert_at(conn, queue, "event")
     client = connect(autocommit=False)

@@ -101,9 +101,7 @@ def test_the_second_ticker_of_a_database_stands_by_and_ticks_when_the_leader_sto
     assert_ticks(conn, queue)
 
 
-def test_when_the_leader_is_killed_the_standby_ticks(
-    pair: Pair, conn: Connection, queue: str
-) -> None:
+def test_if_the_leader_is_killed_another_ticks(pair: Pair, conn: Connection, queue: str) -> None:
     leader, standby = pair
     leader.kill()
     standby.hear("leading")
