@@ -39,37 +39,31 @@ def test_numbers_keep_their_digits() -> None:
     assert event.extra1 == "1.10"
 
 
-def test_what_peek_prints_can_be_inserted_again() -> None:
-    line = '{"id": 7, "time": "2026-11-21T05:00:00+00:00", "txid": 5, "retry": 0, '
-    assert read(line + '"type": "a", "data": null}') == [NewEvent("a", None)]
+PEEKED = '{"id": 7, "time": "2026-11-21T05:00:00+00:00", "txid": 5, "retry": 0, '
 
 
-def test_an_event_that_names_no_type_gets_the_given_one() -> None:
-    events = read('{"data": "x"}\n{"type": "b", "data": "y"}\n', event_type="a")
-    assert [event.type for event in events] == ["a", "b"]
-
-
-def test_empty_lines_between_json_lines_are_no_events() -> None:
-    assert read('\n{"type": "a", "data": "b"}\n\n') == [NewEvent("a", "b")]
-
-
-def test_a_csv_row_is_an_event_with_the_columns_as_fields() -> None:
-    assert read('data,type\r\n"a,\nb",t\r\n', "csv") == [NewEvent("t", "a,\nb")]
-
-
-def test_an_empty_csv_cell_is_null() -> None:
-    assert read("type,data,extra1\nt,,x\n", "csv") == [NewEvent("t", None, "x")]
+@pytest.mark.parametrize(
+    ("text", "file_format", "events"),
+    [
+        # What peek prints can be inserted again.
+        (PEEKED + '"type": "a", "data": null}', "jsonl", [NewEvent("a", None)]),
+        ('{"data": "x"}\n{"type": "b", "data": "y"}\n', "jsonl",
+         [NewEvent("given", "x"), NewEvent("b", "y")]),
+        ('\n{"type": "a", "data": "b"}\n\n', "jsonl", [NewEvent("a", "b")]),
+        ('data,type\r\n"a,\nb",t\r\n', "csv", [NewEvent("t", "a,\nb")]),
+        ("type,data,extra1\nt,,x\n", "csv", [NewEvent("t", None, "x")]),
+        ("one\r\n\ntwo", "lines", [NewEvent("given", data) for data in ("one", "", "two")]),
+    ],
+    ids=["peeked", "a type is given", "empty lines", "a CSV row", "an empty cell", "plain lines"],
+)  # fmt: skip
+def test_lines_and_rows_are_events(text: str, file_format: str, events: list[NewEvent]) -> None:
+    assert read(text, file_format, event_type="given") == events
 
 
 def test_a_whole_row_becomes_the_data_as_json() -> None:
     [event] = read("carrier,delay\nUA,12\n", "csv", event_type="flight", whole_row=True)
     assert event.type == "flight"
     assert json.loads(event.data or "") == {"carrier": "UA", "delay": "12"}
-
-
-def test_plain_lines_are_data_without_their_line_ends() -> None:
-    events = read("one\r\n\ntwo", "lines", event_type="line")
-    assert [event.data for event in events] == ["one", "", "two"]
 
 
 @pytest.mark.parametrize(
@@ -98,15 +92,9 @@ def test_what_cannot_be_read_is_named_with_its_line(
     assert raised.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "file_format"),
-    [("a.csv", "csv"), ("a.CSV", "csv"), ("a.jsonl", "jsonl"), ("-", "jsonl")],
-)
-def test_the_name_of_a_file_tells_its_format(name: str, file_format: str) -> None:
-    assert format_of(name) == file_format
-
-
-def test_a_name_that_tells_nothing_asks_for_the_format() -> None:
+def test_the_name_of_a_file_tells_its_format_or_asks_for_it() -> None:
+    formats = {"a.csv": "csv", "a.CSV": "csv", "a.jsonl": "jsonl", "-": "jsonl"}
+    assert {name: format_of(name) for name in formats} == formats
     with pytest.raises(CliError, match=r"dump\.bin") as raised:
         format_of("dump.bin")
     assert "--format" in (raised.value.hint or "")

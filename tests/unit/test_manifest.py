@@ -25,18 +25,15 @@ def test_sql_carries_the_name_of_its_file() -> None:
         assert f"-- {path.relative_to(SQL_DIR).as_posix()}\n" in manifest.sql(*SECTIONS)
 
 
-@pytest.mark.parametrize(
-    ("manifest", "complaint"),
-    [
-        ("pgq/a.sql", "pgq/a.sql stands before any section"),
-        ("[strukture]", r"unknown section \[strukture\]"),
-        ("[structure]\npgq/missing.sql", "there is no file pgq/missing.sql"),
-    ],
-)
-def test_mistakes_are_named(tmp_path: Path, manifest: str, complaint: str) -> None:
-    (tmp_path / "manifest.txt").write_text(manifest)
-    with pytest.raises(ValueError, match=complaint):
-        Manifest.load(tmp_path)
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    for manifest, complaint in {
+        "pgq/a.sql": "pgq/a.sql stands before any section",
+        "[strukture]": r"unknown section \[strukture\]",
+        "[structure]\npgq/missing.sql": "there is no file pgq/missing.sql",
+    }.items():
+        (tmp_path / "manifest.txt").write_text(manifest)
+        with pytest.raises(ValueError, match=complaint):
+            Manifest.load(tmp_path)
 
 
 def test_comments_and_blank_lines_mean_nothing(tmp_path: Path) -> None:

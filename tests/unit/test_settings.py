@@ -82,53 +82,29 @@ def test_attributes_of_ones_own_are_free(cls: type[Any]) -> None:
     check_names(type("Mine", (Mixin, cls), own))
 
 
-class Polcy(TaskWorker):
-    queues = "work"
-    retry_polcy = None
-
-    def handle_task(self, task: Any) -> None: ...
-
-
-class Size(pgqpy.Consumer):
-    queue = consumer = "c"
-    batchsize = 3
-
-    def process_event(self, conn: Any, event: Any) -> None: ...
-
-
-class Later(TableWorker):
-    table = "mail"
-    poll_intervall = 3
-
-    def process_row(self, conn: Any, row: Any) -> None: ...
-
-
-class Shown(SparkConsumer):
-    queue = consumer = "c"
-    showprogress = True
-
-
-class Failled(TaskWorker):
-    queues = "work"
-
-    def handle_task(self, task: Any) -> None: ...
-
-    def on_task_failled(self, task: Any, error: Any, delay: Any) -> None: ...
+WORK = {"queues": "work", "handle_task": lambda self, task: None}
+CONSUMER = {"queue": "c", "consumer": "c", "process_event": lambda self, conn, event: None}
 
 
 @pytest.mark.parametrize(
-    ("cls", "meant"),
+    ("cls", "members", "meant"),
     [
-        (Polcy, "retry_policy"),
-        (Size, "batch_size"),
-        (Later, "poll_interval"),
-        (Shown, "show_progress"),
-        (Failled, "on_task_failed"),
+        (TaskWorker, WORK | {"retry_polcy": None}, "retry_policy"),
+        (TaskWorker, WORK | {"on_task_failled": lambda *_: None}, "on_task_failed"),
+        (pgqpy.Consumer, CONSUMER | {"batchsize": 3}, "batch_size"),
+        (SparkConsumer, {"queue": "c", "consumer": "c", "showprogress": True}, "show_progress"),
+        (
+            TableWorker,
+            {"table": "mail", "process_row": lambda *_: None, "poll_intervall": 3},
+            "poll_interval",
+        ),
     ],
 )
-def test_nothing_is_begun_with_a_misspelt_setting(cls: type[Any], meant: str) -> None:
+def test_nothing_is_begun_with_a_misspelt_setting(
+    cls: type[Any], members: dict[str, Any], meant: str
+) -> None:
     with pytest.raises(InvalidConsumer, match=f"did you mean {meant}"):
-        cls("").run()
+        type("Mine", (cls,), members)("").run()
 
 
 @pytest.mark.parametrize("cls", WORKERS, ids=lambda cls: cls.__name__)

@@ -26,20 +26,8 @@ VALUES = {
     "double precision": ["0", "-0", "0.1", "NaN", "Infinity", "1e-300"],
     "real": ["0", "-0", "1.1", "-Infinity"],
     "text": [
-        "",
-        " ",
-        "a",
-        "A",
-        "NULL",
-        "it's",
-        'q"q',
-        "b\\s",
-        "(,)",
-        "{}",
-        "é €",
-        "日本",
-        "\x01\t\n",
-        "a&b=c+d%e",
+        *("", " ", "a", "A", "NULL", "it's", 'q"q', "b\\s", "(,)", "{}", "é €", "日本"),
+        *("\x01\t\n", "a&b=c+d%e"),
     ],
     "varchar(20)": ["", "x", "two words"],
     "char(4)": ["a", "abcd", ""],
@@ -79,21 +67,8 @@ create type mood as enum ('ok', 'not ok');
 create domain ratio as numeric check (value < 1)"""
 
 NAMES = [
-    "a",
-    "B",
-    "c d",
-    "order",
-    "é",
-    "x&y=z",
-    "q'q",
-    'd"q',
-    "p%s",
-    "_x",
-    "$y",
-    "sel.ect",
-    "id2",
-    "time",
-    "back\\s",
+    *("a", "B", "c d", "order", "é", "x&y=z", "q'q", 'd"q', "p%s", "_x", "$y", "sel.ect", "id2"),
+    *("time", "back\\s"),
 ]
 SETTINGS = {
     "datestyle": ["ISO", "German", "SQL, DMY", "Postgres"],
@@ -102,6 +77,11 @@ SETTINGS = {
     "bytea_output": ["hex", "escape"],
     "extra_float_digits": ["1", "0", "-10"],
 }
+CONDITIONS = ["id > 1", "id is not null and id % 2 = 1", "(select false)"]
+FIELDS = ["ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4"]
+EXPRESSIONS = [
+    *("id", "id * 1.50", "null", "'id'", "array[id]", "id > 1", "date '2020-01-01' + id"),
+]
 MAGIC = ["_pgq_ev_type", "_pgq_ev_data", "_pgq_ev_extra1", "_pgq_ev_extra4"]
 
 
@@ -143,36 +123,10 @@ def arguments(draw: st.DrawFn, table: list[Column]) -> str:
     if draw(st.booleans()):
         chosen.append("backup")
     if draw(st.integers(0, 3)) == 0:
-        chosen.append(
-            draw(
-                st.sampled_from(
-                    ["when=id > 1", "when=id is not null and id % 2 = 1", "when=(select false)"]
-                )
-            )
-        )
+        chosen.append("when=" + draw(st.sampled_from(CONDITIONS)))
     if draw(st.integers(0, 3)) == 0:
-        field = draw(
-            st.sampled_from(
-                ["ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4"]
-            )
-        )
-        chosen.append(
-            field
-            + "="
-            + draw(
-                st.sampled_from(
-                    [
-                        "id",
-                        "id * 1.50",
-                        "null",
-                        "'id'",
-                        "array[id]",
-                        "id > 1",
-                        "date '2020-01-01' + id",
-                    ]
-                )
-            )
-        )
+        field = draw(st.sampled_from(FIELDS))
+        chosen.append(f"{field}={draw(st.sampled_from(EXPRESSIONS))}")
     return "".join(", " + sql.Literal(argument).as_string() for argument in chosen)
 
 
@@ -213,16 +167,13 @@ def changes(draw: st.DrawFn, name: str, table: list[Column]) -> str:
     if kind == "delete":
         return f"delete from {name} where id = {draw(st.integers(1, 3))}"
     column = draw(st.sampled_from(table))
-    return f"alter table {name} " + draw(
-        st.sampled_from(
-            [
-                f"drop column {column.quoted}",
-                f"rename column {column.quoted} to renamed",
-                f"alter column {column.quoted} type text",
-                "add column added date default '2020-01-01'",
-            ]
-        )
-    )
+    alterations = [
+        f"drop column {column.quoted}",
+        f"rename column {column.quoted} to renamed",
+        f"alter column {column.quoted} type text",
+        "add column added date default '2020-01-01'",
+    ]
+    return f"alter table {name} {draw(st.sampled_from(alterations))}"
 
 
 @settings(
