@@ -77,7 +77,7 @@ def test_three_results_are_equal_and_nothing_is_left(
     start: Run, empty_dsn: str, tmp_path: Path
 ) -> None:
     chart = tmp_path / "chart.png"
-    code, output = finish(start("--dsn", empty_dsn, "--flights", "30000", "--chart", str(chart)))
+    code, output = finish(start("--dsn", empty_dsn, "--flights", "20000", "--chart", str(chart)))
     assert code == 0, output
     assert re.search(r"Equal: 16 of 16 airlines; by airline and month, (\d\d) of \1\.", output)
     for name in ("Events in", "Events out", "Latency", "rotation", "What to try next"):
@@ -195,7 +195,7 @@ def test_two_demos_do_not_meet_in_one_database(
 def test_interrupted_it_stops_its_processes_and_tidies_up(
     start: Run, dsn: str, conn: Connection, number: signal.Signals
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark")
+    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
     children = at_work(program, conn)
     program.process.send_signal(number)
     code, output = finish(program)
@@ -211,7 +211,7 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
 def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark")
+    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
     (consumer,) = [
         child
         for child in at_work(program, conn)
@@ -227,7 +227,7 @@ def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
 def test_killed_it_leaves_no_process_and_the_next_run_tidies_up(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark")
+    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
     children = at_work(program, conn)
     program.process.kill()
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)

@@ -105,7 +105,7 @@ def test_a_copy_that_a_stream_keeps_is_the_table(
     reader = spark.readStream.options(consumer="stream", maxTicksPerTrigger="2")
     stream = changes(reader.option("startingPosition", "earliest"), orders, dsn)
     for _ in range(2):
-        change(orders, chance, ticks=4)
+        change(orders, chance, ticks=3)
         query = (
             stream.writeStream.foreachBatch(page["write"])
             .option("checkpointLocation", str(tmp_path))
@@ -120,7 +120,7 @@ def test_a_copy_that_a_consumer_keeps_is_the_table(
     spark: SparkSession, orders: Connection, dsn: str, page: dict[str, Any], chance: random.Random
 ) -> None:
     consumer = page["OrdersCopy"](dsn, spark=spark)
-    for _ in range(4):
+    for _ in range(3):
         change(orders, chance, ticks=1)
         consumer.run(until_empty=True, handle_signals=False)
         assert orders.execute(COPIED).fetchall() == held(orders)

@@ -76,20 +76,15 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_top_level_holds_our_packages_and_nothing_generic(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        top = {name.partition("/")[0] for name in archive.namelist()}
-    assert top == {
-        "pgqpy",
-        "pgqpy_consumers",
-        "pgqpy_ticker",
-        f"pgqpy-{pgqpy.__version__}.dist-info",
-    }
-
-
-def test_wheel_carries_the_sql_and_the_migrations(wheel: Path) -> None:
+def test_the_wheel_holds_our_packages_with_their_types_the_sql_and_the_migrations(
+    wheel: Path,
+) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
+    packages = {"pgqpy", "pgqpy_consumers", "pgqpy_ticker"}
+    top = {name.partition("/")[0] for name in shipped}
+    assert top == packages | {f"pgqpy-{pgqpy.__version__}.dist-info"}
+    assert {f"{package}/py.typed" for package in packages} <= shipped
     for source, target in ((SQL_DIR, "_sql"), (MIGRATIONS_DIR, "_migrations")):
         files = {
             f"pgqpy/{target}/{path.relative_to(source).as_posix()}"
@@ -98,13 +93,6 @@ def test_wheel_carries_the_sql_and_the_migrations(wheel: Path) -> None:
         }
         assert files
         assert files <= shipped
-
-
-def test_wheel_is_typed(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        shipped = set(archive.namelist())
-    for package in ("pgqpy", "pgqpy_consumers", "pgqpy_ticker"):
-        assert f"{package}/py.typed" in shipped
 
 
 def test_schema_installs_from_the_wheel_in_an_empty_environment(
@@ -204,13 +192,20 @@ def lend(distributions: set[str], directory: Path) -> None:
                 (directory / top).symlink_to(Path(str(distribution.locate_file(top))))
 
 
-def test_extras_are_those_whose_modules_are_known(unpacked: Path) -> None:
+def test_extras_are_those_whose_modules_are_known_and_all_has_them(
+    unpacked: Path,
+) -> None:
     declared = wheel_metadata(unpacked).get_all("Provides-Extra") or []
     bundles = {"all", "test", "bench", "dev", "demo"}
     assert set(declared) - bundles - {"docs"} == set(PROMISED.values())
+    metadata = wheel_metadata(unpacked)
+    everything, extras = needed_by(metadata, "all")
+    for extra in set(PROMISED.values()):
+        assert everything >= needed_by(metadata, extra)[0]
+    assert extras >= set(PROMISED.values())
 
 
-@pytest.mark.parametrize("extra", ["", *sorted({*PROMISED.values()}), "all"])
+@pytest.mark.parametrize("extra", ["", *sorted({*PROMISED.values()})])
 def test_all_that_an_extra_promises_can_be_imported_with_it_alone(
     unpacked: Path, tmp_path: Path, extra: str
 ) -> None:

@@ -93,11 +93,9 @@ def register(dsn: str, directory: Path) -> None:
 
 # Whole batches, fetched at once or by cursor; batches of a size that PgQ has to look for.
 WAYS = [
-    "pgq_lazy_fetch = 0",
     "pgq_lazy_fetch = 3",
     "pgq_batch_collect_events = 5",
-    "pgq_keep_lag = 0 s",
-    "table_filter = x, other.table",
+    "pgq_keep_lag = 0 s\ntable_filter = x, other.table",
 ]
 
 
@@ -121,8 +119,6 @@ def test_a_consumer_of_python3_pgq_reads_and_retries_our_events(
     ops.tick(conn, queue)
 
     assert consume(dsn, tmp_path, more=more) == expected
-    assert consume(dsn, tmp_path, more=more) == []
-
     assert ops.value(conn, "select pgq.maint_retry_events()") == 1
     ops.tick(conn, queue)
     again = [[*expected[4][:-1], 1]]
