@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict
 
 from pgqpy._runtime.failure import delay_of
-from pgqpy._wire.statements import event_arrays
+from pgqpy._wire.statements import call, event_arrays
 
 #: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.
 EventFields: TypeAlias = Sequence[str | None]
 
 #: The number of events in one statement, if they are not sent by COPY.
 PIECE = 10_000
+
+_INSERT_EVENT = call("insert_event", 7)
+_INSERT_EVENTS = call("insert_events", 7)
 
 _INSERT_EVENT_AT = b"""
 select pgq.insert_event_at(%s, coalesce(%s::timestamptz, clock_timestamp() + %s::interval),
@@ -92,6 +95,8 @@ class Delivery:
 
     def event(self, queue: str, fields: EventFields) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts one event of six fields, and its parameters."""
+        if self.plain:
+            return _INSERT_EVENT, [queue, *fields]
         if self.key is None:
             return _INSERT_EVENT_AT, [queue, self.at, self.delay, *fields]
         return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.delay]
@@ -99,6 +104,8 @@ class Delivery:
     def events(self, queue: str, events: Sequence[EventFields]) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts many events, and its parameters."""
         arrays = event_arrays(events)
+        if self.plain:
+            return _INSERT_EVENTS, [queue, *arrays]
         at, key = self.at, self.key
         times: list[datetime] | None = None
         if isinstance(at, datetime):

@@ -18,7 +18,7 @@ from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
-from pgqpy._wire.statements import call, checked, copy_in, event_arrays, padded, texts
+from pgqpy._wire.statements import call, checked, copy_in, padded, texts
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
 
@@ -61,10 +61,7 @@ class Producer:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts((type, data, extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, delay=delay, key=key)
-        if delivery.plain:
-            statement, arguments = _INSERT_EVENT, [self.queue, *fields]
-        else:
-            statement, arguments = delivery.event(self.queue, fields)
+        statement, arguments = delivery.event(self.queue, fields)
         return int((fetch(conn, statement, arguments))[0][0])
 
     def cancel_event(self, conn: Connection, event_id: int) -> bool:
@@ -119,10 +116,7 @@ class Producer:
         They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
-        if delivery.plain:
-            statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
-        else:
-            statement, arguments = delivery.events(self.queue, list(events))
+        statement, arguments = delivery.events(self.queue, list(events))
         return [int(event_id) for (event_id,) in fetch(conn, statement, arguments)]
 
     def _in_pieces(
@@ -147,8 +141,10 @@ class Producer:
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
-            cursor.execute(_CURRENT_TABLE, checked([self.queue]))
-            table = str((cursor.fetchall())[0][0])
+            cursor.execute(_CURRENT_TABLE, checked([self.queue, self.queue]))
+            [(table,)] = cursor.fetchall()
+            if table is None:
+                return self._in_pieces(conn, events, Delivery())
             with cursor.copy(copy_in(table), writer=_Writer(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 for event in each(events):
@@ -176,7 +172,10 @@ class _Writer(LibpqWriter):
         super().write(data)
 
 
-_INSERT_EVENT = call("insert_event", 7)
-_INSERT_EVENTS = call("insert_events", 7)
-_CURRENT_TABLE = call("current_event_table", 1)
+# COPY does not count the events of a transaction, if their number is limited.
+_CURRENT_TABLE = b"""
+select case when not exists (select from pgq.queue
+                              where queue_name = %s and queue_per_tx_limit is not null)
+       then pgq.current_event_table(%s) end
+"""
 _CANCEL_EVENT = call("cancel_event", 2)

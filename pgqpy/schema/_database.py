@@ -90,7 +90,7 @@ def _errors_of_ours() -> Iterator[None]:
 
 SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
 """The schemas that clients use. PgQ installs extensions with these names."""
-ALL_SCHEMAS = (*SCHEMAS, "pgq_ids", "pgq_slots", "pgq_task_queues", "pgq_staging")
+ALL_SCHEMAS = (*SCHEMAS, "pgq_ids", "pgq_slots", "pgq_queue", "pgq_task_queues", "pgq_staging")
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 

@@ -3,7 +3,7 @@
 do $$
 declare
     public_functions constant text[] := array[
-        'version()', 'quote_fqname(text)', 'seq_getval(text)',
+        'version()', 'quote_fqname(text)', 'queue_relation(text)', '_cluster_tag()', 'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
         'capture_info(regclass)', 'row_count(regclass)'];
@@ -39,10 +39,8 @@ declare
         'get_foreign_locks()', '_lock_keys()',
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)'];
     writer_functions constant text[] := array[
-        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', '_cluster_tag()',
-        '_insert_event_slowly(text, text, text, text, text, text, text)',
+        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
-        '_write_target(text, bigint)',
         'insert_event_at(text, timestamptz, text, text, text, text, text, text)',
         'insert_events_at(text, timestamptz[], text[], text[], text[], text[], text[], text[])',
         'cancel_event(text, bigint)',
@@ -67,7 +65,7 @@ declare
         'maint_operations()', '_maint_own_operations()', '_maint_function(text)', 'maint_refused(text)',
         '_trusts_owner(oid)', '_require_trusted(text, text, boolean)',
         'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
-        'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_staging(interval)',
+        'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_guards()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
         'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()',
@@ -119,7 +117,6 @@ grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
 grant select on sequence pgq.delayed_due_nr_seq to pgq_admin;
 grant select on pgq.capture to pgq_writer;
 grant usage on schema pgq_staging to pgq_writer;
-grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
 
 -- Before 17 only an owner could vacuum.
 do $$

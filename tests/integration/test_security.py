@@ -27,6 +27,15 @@ INFO_FUNCTIONS = {
     "get_consumer_info",
     "capture_info",
     "row_count",
+    "queue_relation",
+    # in the defaults of relations of queues
+    "_cluster_tag",
+}
+
+# Their speed matters more. All names in them have a schema, and they use no operator.
+FAST = {
+    "pgq.insert_event(text,text,text)",
+    "pgq.insert_event(text,text,text,text,text,text,text)",
 }
 
 As = Callable[[str], Connection]
@@ -74,7 +83,7 @@ def test_every_definer_function_pins_its_search_path(used: Connection) -> None:
         '     !~ \'(^|;)search_path="?pg_catalog"?, "?pg_temp"?($|;)\'',
         [list(SCHEMAS)],
     ).fetchall()
-    assert loose == []
+    assert {name for (name,) in loose} == FAST
     count: LiteralString = "select count(*) from pg_proc where prosecdef and proowner = %s::regrole"
     assert ops.value(used, count, "pgq_owner") > 30
 
@@ -641,7 +650,7 @@ def test_rows_that_are_staged_are_the_jobs_alone(conn: Connection, connect: Conn
 
 EXECUTE_TEXT = """
 pgq.batch_retry pgq._check_group_key pgq._claim_event_keys pgq.count_batch_rows
-pgq._create_event_table pgq.create_queue pgq.create_staging pgq._drop_event_keys pgq.drop_group
+pgq._create_event_table pgq.create_queue pgq._create_relation pgq.create_staging pgq._drop_event_keys pgq.drop_group
 pgq.drop_staging pgq.event_dead_letter_many pgq.event_retry_many pgq.grant_perms
 pgq.group_batch_keys pgq.maint_rotate_delayed pgq.maint_rotate_keys pgq.maint_rotate_logs
 pgq.maint_rotate_tables_step1 pgq.maint_staging pgq._make_group_key pgq._park_events

@@ -83,17 +83,3 @@ begin
              limit 1);
 end;
 $$;
-
-create or replace function pgq._capture_slot(i_queue_name text)
-returns text
-language sql stable set search_path = pg_catalog, pg_temp
-as $$
--- Returns the expression for the ev_slot of events that are written now. If its value has other bits than the lower 18,
--- the queue is guarded: call pgq._write_target(2) instead. Evaluate it in a transaction that has its id already, as any
--- that fires a trigger has: the id must be drawn before the current table is looked up.
--- Returns: the expression; null if there is no such queue.
-    select format('pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(%L), 2147483647)), '
-                  'pgq._cluster_tag())', q.queue_slot_seq)
-      from pgq.queue q
-     where q.queue_name = i_queue_name;
-$$;

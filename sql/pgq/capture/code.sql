@@ -17,9 +17,6 @@ declare
     v_shape     jsonb := pgq._capture_shape(i_table, i_options);
     v_queue     text := quote_literal(i_options ->> 'queue');
     v_fresh     text := format('pgq._capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
-    v_seq       text := quote_literal(v_shape ->> 'event_seq');
-    -- Whether each row makes an event; only then the number of events is known beforehand.
-    v_filtered  boolean := i_options ?| array['condition', 'columns', 'exclude'];
     -- Whether events of an UPDATE need more than the new rows, if no key changes.
     v_needs_old boolean := i_options ?| array['condition', 'columns', 'exclude', 'old_values']
                                or v_shape -> 'key' = '[]' or not (v_shape -> 'key_in_arrays')::boolean;
@@ -33,33 +30,27 @@ declare
     fresh   boolean;
     olds    bigint;
     news    bigint;
-    slot    integer;
-    seq     pg_catalog.regclass;
     path    pg_catalog.text;
     root    pg_catalog.oid;
     options pg_catalog.jsonb;
 begin
     -- The ordinary case, behind few conditions, for a session prepares each again in every transaction: the
-    -- table has not changed (only then is there a slot), and the queue has no special settings.
-    if pg_catalog.oideq(tg_relid, %8$L)
+    -- table has not changed.
+    if pg_catalog.oideq(tg_relid, %6$L)
        and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
        and pg_catalog.textne(pg_catalog.current_setting('session_replication_role'), 'local')
     then
-        slot := case when %2$s then %3$s end;
+        fresh := %2$s;
     end if;
-    if pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'UPDATE') then
-        %5$s;
-    elsif pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'INSERT') then
+    if fresh and pg_catalog.texteq(tg_op, 'UPDATE') then
         %4$s;
-    elsif pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'DELETE') then
-        %6$s;
+    elsif fresh and pg_catalog.texteq(tg_op, 'INSERT') then
+        %3$s;
+    elsif fresh and pg_catalog.texteq(tg_op, 'DELETE') then
+        %5$s;
     end if;
-    -- The ticker guards queues, then looks for ids drawn before, then sleeps; the ids here may be drawn later.
-    if found and pg_catalog.int4eq(pg_catalog.int4and(%3$s, -262144), 0) then
+    if found then
         return new; -- which is null here, and needs no expression
-    elsif found then
-        perform pgq._write_target(%7$s, 0);
-        return null;
     end if;
 
     -- All others, and what the statements above have left.
@@ -74,7 +65,7 @@ begin
         end if;
     end if;
     if pg_catalog.texteq(tg_op, 'TRUNCATE') then
-        perform pgq.insert_event(%7$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
+        perform pgq.insert_event(%8$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
            from pgq._capture_truncate(tg_relid, root, %1$L) t;
         return null;
     end if;
@@ -89,51 +80,33 @@ begin
     if pg_catalog.int8eq(news, 0) and pg_catalog.int8eq(olds, 0) then
         return null;
     end if;
-    if pg_catalog.oideq(tg_relid, %8$L)
-       and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
-    then
-        fresh := %2$s;
-    end if;
     if fresh is not true then
         options := %1$L;
-        fresh := pgq._capture_is_fresh_now(root, options, %9$L);
+        fresh := pgq._capture_is_fresh_now(root, options, %7$L);
     end if;
-    select t.ev_slot, t.event_seq into slot, seq from pgq._write_target(%7$s, %10$s) t;
     if not fresh then
         -- By now it may have to do with types of users.
         path := pg_catalog.current_setting('search_path');
         perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        execute pgq._capture_statement_now(root, options, tg_op) using slot, seq, pg_catalog.int8eq(olds, news);
+        execute pgq._capture_statement_now(root, options, tg_op) using pg_catalog.int8eq(olds, news);
         perform pg_catalog.set_config('search_path', path, true);
-    elsif pg_catalog.texteq(tg_op, 'INSERT') then
-        %11$s;
-    elsif pg_catalog.texteq(tg_op, 'DELETE') then
-        %12$s;
-    else
-        %13$s;
-    end if;%14$s
-    if not fresh then
         perform pgq._capture_regenerate(tg_relid, tg_name, root, options);
+    elsif pg_catalog.texteq(tg_op, 'INSERT') then
+        %3$s;
+    elsif pg_catalog.texteq(tg_op, 'DELETE') then
+        %5$s;
+    else
+        %9$s;
     end if;
     return null;
 end capture;
 $code$,
-        i_options, v_fresh, v_shape ->> 'slot',
-        pgq._capture_statement(v_shape, i_options, 'insert', 'capture.slot', v_seq, null),
-        pgq._capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end,
-                               'capture.slot', v_seq, null),
-        pgq._capture_statement(v_shape, i_options, 'delete', 'capture.slot', v_seq, null),
-        v_queue, i_table::int8, md5(v_shape::text),
-        case when v_filtered then '0' else 'greatest(olds, news)' end,
-        pgq._capture_statement(v_shape, i_options, 'insert', 'capture.slot', 'capture.seq', null),
-        pgq._capture_statement(v_shape, i_options, 'delete', 'capture.slot', 'capture.seq', null),
-        pgq._capture_statement(v_shape, i_options, 'update_any', 'capture.slot', 'capture.seq',
-                               'pg_catalog.int8eq(capture.olds, capture.news)'),
-        case when v_filtered then format($code$
-    get diagnostics news = row_count;
-    if pg_catalog.int8gt(news, 0) then
-        perform pgq._write_target(%s, news);
-    end if;$code$, v_queue) else '' end);
+        i_options, v_fresh,
+        pgq._capture_statement(v_shape, i_options, 'insert'),
+        pgq._capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end),
+        pgq._capture_statement(v_shape, i_options, 'delete'),
+        i_table::int8, md5(v_shape::text), v_queue,
+        pgq._capture_statement(v_shape, i_options, 'update_any', 'pg_catalog.int8eq(capture.olds, capture.news)'));
 end;
 $$;
 
@@ -141,13 +114,11 @@ create or replace function pgq._capture_statement_now(i_table oid, i_options jso
 returns text
 language sql stable set search_path = pg_catalog, pg_temp
 as $$
--- Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot, the
--- sequence of ev_id, and whether old and new rows pair.
+-- Returns the statement for an operation on a table as the table is now. Its parameter is whether old and new rows pair.
 -- Parameters:
 --      i_table     - the captured table
     select pgq._capture_statement(pgq._capture_shape(i_table, i_options), i_options,
-                                  case i_operation when 'INSERT' then 'insert' when 'DELETE' then 'delete' else 'update_any' end,
-                                  '$1', '$2', '$3');
+                                  case i_operation when 'INSERT' then 'insert' when 'DELETE' then 'delete' else 'update_any' end, '$1');
 $$;
 
 create or replace function pgq._capture_truncate(

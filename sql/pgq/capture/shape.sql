@@ -56,8 +56,7 @@ as $$
 --      key_in_arrays   - whether array_agg() accepts the key's columns, which it does not if they are arrays themselves
 --      key_by_bytes    - whether equal keys have the same bytes, so that the faster operator can compare them
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
---      slot            - pgq._capture_slot(1)
---      event_seq       - sequence of ev_id
+--      relation        - the queue's relation
 declare
     then_oid    oid := (i_options ->> 'table_oid')::oid;
     listed      int2[];
@@ -147,8 +146,7 @@ begin
               join pg_type e on e.oid = case when t.typcategory = 'A' then t.typelem else t.oid end
              where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
                and (e.oid >= 16384 or e.typtype not in ('b', 'r', 'm') or e.typname like 'reg%' or a.attgenerated = 'v')),
-        'slot', pgq._capture_slot(i_options ->> 'queue'),
-        'event_seq', (select q.queue_event_seq_id from pgq.queue q where q.queue_name = i_options ->> 'queue'));
+        'relation', (select pgq.queue_relation(q.queue_name) from pgq.queue q where q.queue_name = i_options ->> 'queue'));
 end;
 $$;
 
@@ -200,6 +198,9 @@ begin
             message = format('table %s belongs to %I now, but is captured with the rights of %I', i_table::regclass, v_owner, current_user),
             hint = format('As %I: select pgq.capture_table(%L, %L, ..., replace => true), or pgq.release_table(%2$L).',
                           v_owner, i_table::regclass, i_options ->> 'queue');
+    end if;
+    if v_shape ->> 'relation' is null then
+        perform pgq._raise_queue_not_found(i_options ->> 'queue');
     end if;
     return (i_options ->> 'table_oid')::oid = i_table and md5(v_shape::text) = i_fingerprint;
 end;

@@ -1,5 +1,5 @@
 create or replace function pgq._capture_statement(
-    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
+    i_shape jsonb, i_options jsonb, i_form text, i_paired text default null)
 returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
@@ -16,9 +16,8 @@ as $$
 --          update              new rows alone, if no key has changed; otherwise nothing
 --          update_one          one row, if its key has not changed; otherwise nothing
 --          update_any          everything
---      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
---                        that they belong together by position
+--                        that they belong together by position; for update_any
 -- Returns: the statement.
 declare
     v_key_new   text;
@@ -133,9 +132,8 @@ begin
             case i_form when 'delete' then v_data_old else v_data_new end, v_extra2, v_from, v_where);
     end if;
     return format(
-        'insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_slot) '
-        'select pg_catalog.nextval(%s), e.type, e.data, %s, e.extra2, %s from (%s) e',
-        i_seq, v_extra1, i_slot, v_events);
+        'insert into %s (ev_type, ev_data, ev_extra1, ev_extra2) select e.type, e.data, %s, e.extra2 from (%s) e',
+        i_shape ->> 'relation', v_extra1, v_events);
 end;
 $$;
 

@@ -62,7 +62,7 @@ begin
     end if;
     -- The schema pgq may have been dropped without the others.
     if to_regclass(event_seq) is not null then
-        execute format('drop sequence %s, %s', event_seq, slot_seq);
+        execute format('drop sequence %s, %s cascade', event_seq, slot_seq);
     end if;
     execute format('create sequence %s', event_seq);
     execute format('create sequence %s', slot_seq);
@@ -100,10 +100,47 @@ begin
                                              'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s_%s', prefix, n), ' union all ')
                       from generate_series(0, q.queue_ntables - 1) n));
 
+    perform pgq._create_relation(q);
     perform pgq.grant_perms(i_queue_name);
     perform pgq.tune_storage(i_queue_name);
     perform pgq._make_ticks(array[id], array[false], array[0], array[0]);
     return 1;
+end;
+$$;
+
+create or replace function pgq.queue_relation(queue text)
+returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the relation of a queue, into which events are inserted: pgq_queue.<queue>, or pgq.queue_<id> if the queue's
+-- name is too long for one. Give ev_type, ev_data, ev_extra1 .. ev_extra4. It shows the events that are stored.
+-- Returns: the relation's name, quoted, with schema.
+-- Errors: PQ001 no such queue
+declare
+    q   constant pgq.queue := pgq._find_queue(queue);
+begin
+    return case when octet_length(queue) < 60 then format('pgq_queue.%I', queue) else 'pgq.queue_' || q.queue_id end;
+end;
+$$;
+
+create or replace function pgq._create_relation(i_queue pgq.queue)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Creates the relation of a queue. Its defaults do what pgq.insert_event(7) does. A security barrier, because without
+-- pruning (a setting of the session) the tables of other queues would be scanned as well, and a function in the
+-- caller's condition would see their rows first.
+declare
+    v_name  constant text := pgq.queue_relation(i_queue.queue_name);
+begin
+    execute format('create view %s with (security_barrier) as '
+                   'select ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot '
+                   'from pgq.event where ev_slot >= %s and ev_slot < %s',
+                   v_name, i_queue.queue_slot0, i_queue.queue_slot0 + i_queue.queue_ntables);
+    execute format('alter view %s alter column ev_id set default pg_catalog.nextval(%L), alter column ev_slot set default '
+                   'pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(%L), 2147483647)), '
+                   'pgq._cluster_tag())',
+                   v_name, i_queue.queue_event_seq_id, i_queue.queue_slot_seq);
 end;
 $$;
 
@@ -194,7 +231,7 @@ begin
 
     perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false));
 
-    execute format('drop view %s', q.queue_data_pfx);
+    execute format('drop view %s, %s', q.queue_data_pfx, pgq.queue_relation(x_queue_name));
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);

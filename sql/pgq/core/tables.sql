@@ -80,15 +80,18 @@ create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16 maxvalue 26
 --                                 truncated and filled again
 --     pgq.event_bucket_<k>        32 queues more, by list of ev_slot
 --       pgq.event_<queue>_<n>
---     pgq.event_guard_<n>         stays empty; its trigger handles every insert that is not plain
+--     pgq.event_guard_<n>         its trigger handles every insert that is not plain
 --
 -- The buckets keep a new connection's first insert cheap when there are thousands of queues. They cost a second
--- routing, so the first 32 queues have none.
+-- routing, so the first 32 queues have none. Applications insert into pgq_queue.<queue>, a view of the queue's events
+-- whose columns have the defaults that this needs.
 
 create table pgq.event (
+    -- First, because defaults are computed in this order and an event id must be drawn after the transaction id: a tick
+    -- that counts the event knows then which transactions may have drawn it.
+    ev_txid     bigint          not null default txid_current(),
     ev_id       bigint          not null,
     ev_time     timestamptz     not null default now(),
-    ev_txid     bigint          not null default txid_current(),
     ev_owner    int4,
     ev_retry    int4,
     ev_type     text,
@@ -97,17 +100,20 @@ create table pgq.event (
     ev_extra2   text,
     ev_extra3   text,
     ev_extra4   text,
+    -- Last: see slot_state.sql.
     ev_slot     int4            not null
 ) partition by range (ev_slot);
 
--- For values that are not slots see slot_state.sql.
-create table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
-create table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
+-- For values that are not slots see slot_state.sql. What they store only lets an INSERT return the row.
+create unlogged table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
+create unlogged table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
 
 create view pgq.event_template as
 select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
-  from pgq.event;
+  from pgq.event
+ where ev_slot >= 0
+   and ev_slot < 262144;
 
 -- Transactions that wrote directly (COPY) into a table of the queue that was no longer current. The batch query reads
 -- this, so that a rotation between current_event_table() and the COPY loses nothing.

@@ -51,19 +51,34 @@ begin
 end;
 $$;
 
+create or replace function pgq._require_no_limit(i_queue_name text)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Raises PQ010 if a queue limits the number of events in one transaction, which COPY could exceed.
+begin
+    if exists (select from pgq.queue where queue_name = i_queue_name and queue_per_tx_limit is not null) then
+        raise exception using errcode = 'PQ010',
+            message = format('queue %L limits the number of events in one transaction, which COPY does not count', i_queue_name),
+            hint = 'Use INSERT INTO its relation, or pgq.insert_events().';
+    end if;
+end;
+$$;
+
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
--- ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is correct
--- at any later time, even after a rotation.
+-- ev_time, ev_retry for copies of events, as a member of pgq_admin); the other columns have the right defaults. A COPY
+-- into the table is correct at any later time, even after a rotation.
 -- Returns: the table's name, with schema.
--- Errors: PQ006 inserts disabled, PQ009 restored from a foreign cluster
+-- Errors: PQ006 inserts disabled, PQ009 restored from a foreign cluster, PQ010 queue has a limit
 declare
     t   record;
 begin
     select * into t from pgq._write_target(x_queue_name, 0);
+    perform pgq._require_no_limit(x_queue_name);
     return (select q.queue_data_pfx || '_' || t.ev_slot - q.queue_slot0 from pgq.queue q where q.queue_id = t.queue_id);
 end;
 $$;
@@ -78,29 +93,29 @@ as $$
 declare
     q   pgq.queue;
 begin
-    perform pgq._check_native_txid();
     select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
+    if found then
+        perform pgq._write_target(q.queue_name, 0), pgq._require_no_limit(q.queue_name);
+    else
+        perform pgq._check_native_txid(); -- the transaction's snapshot is older than the queue
+    end if;
     if q.queue_id is null or pgq._state_slot(q.queue_slot_seq) <> q.queue_slot0 + tg_argv[1]::int4 then
         insert into pgq.late_write (late_queue, late_table, late_txid)
         values (tg_argv[0]::int4, tg_argv[1]::int4, txid_current())
         on conflict do nothing;
     end if;
-    if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
-        perform pg_notify('pgq_wake', '');
-    end if;
     return null;
 end;
 $$;
 
--- Every instruction counts in the first two functions. They run as the caller and without a search_path of their own:
--- entering a function with either setting costs a third as much as writing the event. So every name is
--- schema-qualified, and they read two sequences only. See docs/decisions.md.
+-- Every instruction counts in the first two functions. They have no search_path of their own, which would cost a tenth
+-- of the event, so every name is schema-qualified, and they read two sequences only. See docs/decisions.md.
 
 create or replace function pgq.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql
+language plpgsql security definer
 as $$
 -- Puts an event into a queue, in the caller's transaction.
 -- Parameters:
@@ -133,7 +148,7 @@ $$;
 
 create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text)
 returns bigint
-language plpgsql
+language plpgsql security definer
 as $$
 -- Puts an event without further fields into a queue; see pgq.insert_event(7).
 #variable_conflict use_column
@@ -205,11 +220,16 @@ returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the ticker,
--- and inserts the event into the current table.
+-- and inserts the event into the current table. The row itself is stored too, as one that is done: without it the
+-- caller's INSERT would count and return nothing. pgq.maint_guards() removes it.
 declare
     q   pgq.queue;
     t   record;
+    e   pgq.event;
 begin
+    if new.ev_txid = 0 then
+        return new; -- from a dump
+    end if;
     select * into q from pgq.queue where queue_slot0 = new.ev_slot & 262128;
     if not found then
         raise exception using errcode = 'PQ001',
@@ -217,9 +237,26 @@ begin
             hint = 'Insert with pgq.insert_event().';
     end if;
     select * into t from pgq._write_target(q.queue_name);
-    new.ev_slot := t.ev_slot;
-    insert into pgq.event values (new.*);
-    return null;
+    e := new;
+    e.ev_slot := t.ev_slot;
+    insert into pgq.event values (e.*);
+    new.ev_txid := 0;
+    return new;
+end;
+$$;
+
+create or replace function pgq.maint_guards()
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Empties the tables behind pgq._insert_guarded(), unless a transaction uses them now.
+-- Returns: 0, for maintenance does not call it again.
+begin
+    lock table pgq.event_guard_0, pgq.event_guard_1 in access exclusive mode nowait;
+    truncate pgq.event_guard_0, pgq.event_guard_1;
+    return 0;
+exception when lock_not_available then
+    return 0;
 end;
 $$;
 

@@ -5,6 +5,7 @@
 --   pgq, pgq_ext, pgq_coop, pgq_task   what clients call
 --   pgq_ids, pgq_slots                 sequences of queues, by their names, since a sequence is found by name far more
 --                                      cheaply than a row: <queue> gives event ids, and says where events go
+--   pgq_queue                          <queue> is what applications insert events into
 --   pgq_task_queues                    <queue> says which number a task queue has
 --   pgq_staging                        events on their way: written by tasks of a job, sent at its end in one
 --                                      transaction
@@ -18,7 +19,7 @@ declare
 begin
     for s in
         select wanted.name, n.oid, n.nspowner = 'pgq_owner'::regrole as is_ours
-          from unnest(array['pgq', 'pgq_ids', 'pgq_slots', 'pgq_staging', 'pgq_task_queues',
+          from unnest(array['pgq', 'pgq_ids', 'pgq_slots', 'pgq_queue', 'pgq_staging', 'pgq_task_queues',
                             'pgq_ext', 'pgq_coop', 'pgq_task']) wanted (name)
           left join pg_namespace n on n.nspname = wanted.name
     loop
@@ -52,5 +53,5 @@ end;
 $$;
 set local role pgq_owner;
 
-grant usage on schema pgq, pgq_ids, pgq_slots to public;
+grant usage on schema pgq, pgq_ids, pgq_slots, pgq_queue to public;
 alter default privileges for role pgq_owner revoke execute on functions from public;

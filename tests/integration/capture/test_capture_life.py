@@ -121,7 +121,6 @@ def test_only_owners_and_superusers_release_tables_by_force(
 
 
 def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue: str) -> None:
-    conn.execute("insert into flight values (1)")
     # Not by drop_queue(), which would not do it.
     conn.execute("update pgq.queue set queue_name = 'renamed'")
     with ops.refused("PQ001", match=queue) as error:

@@ -1,0 +1,187 @@
+"""The relation of a queue, into which applications INSERT: pgq_queue.<queue>."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+SETTINGS = [("queue_disable_insert = true", "PQ006"), ("queue_per_tx_limit = 2", "PQ010")]
+
+
+def relation(queue: str) -> sql.Composable:
+    return sql.Identifier("pgq_queue", queue)
+
+
+@pytest.fixture
+def writer(conn: Connection, connect: Connect) -> Connection:
+    """A role with no right but to insert."""
+    conn.execute(
+        "do $$ begin if to_regrole('test_producer') is null then"
+        " create role test_producer in role pgq_writer; end if; end $$"
+    )
+    found = connect()
+    found.execute("set role test_producer")
+    return found
+
+
+@pytest.mark.any_pg
+@pytest.mark.smoke
+def test_rows_are_events(conn: Connection, writer: Connection, queue: str) -> None:
+    ops.register(conn, queue, "c")
+    into = sql.SQL("insert into {} (ev_type, ev_data, ev_extra1)").format(relation(queue))
+    [(first,)] = writer.execute(into + sql.SQL("values ('t', 'one', 'x') returning ev_id"))
+    writer.execute(into + sql.SQL("select 't', n::text, null from generate_series(2, 4) n"))
+    with writer.pipeline():
+        for n in (5, 6):
+            writer.execute(into + sql.SQL("values ('t', %s, null)"), [str(n)], prepare=True)
+    expected = ["one", "2", "3", "4", "5", "6"]
+    rows = sql.SQL("select ev_id, ev_data, ev_extra1 from {} order by 1").format(relation(queue))
+    stored = conn.execute(rows).fetchall()
+    assert stored[0] == (first, "one", "x")
+    assert [data for _, data, _ in stored] == expected
+    assert ops.deliver(conn, queue, "c") == expected
+
+
+def test_while_the_queue_is_guarded_rows_are_the_same(
+    conn: Connection, writer: Connection, queue: str
+) -> None:
+    """An INSERT counts and returns them. Maintenance removes what this needs."""
+    ops.register(conn, queue, "c")
+    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
+    assert ops.value(conn, "select pgq._guard_queues()")
+    cursor = writer.execute(
+        sql.SQL(
+            "insert into {} (ev_type, ev_data) values ('t', 'a'), ('t', 'b') returning ev_id"
+        ).format(relation(queue))
+    )
+    ids = [ev_id for (ev_id,) in cursor]
+    assert cursor.rowcount == 2
+    conn.execute("listen pgq_wake")
+    writer.execute(sql.SQL("insert into {} (ev_data) values ('c')").format(relation(queue)))
+    assert [n.channel for n in conn.notifies(timeout=10, stop_after=1)] == ["pgq_wake"]
+    stored = conn.execute(sql.SQL("select ev_id from {} order by 1").format(relation(queue)))
+    assert [ev_id for (ev_id,) in stored][:2] == ids
+    assert ops.value(conn, "select count(*) from pgq.event_template") == 3
+    assert ("pgq.maint_guards", None) in conn.execute("select * from pgq.maint_operations()")
+    conn.execute("select pgq.maint_guards()")
+    assert ops.value(conn, "select count(*) from pgq.event") == 3
+    assert ("pgq.maint_guards", None) not in conn.execute("select * from pgq.maint_operations()")
+    assert ops.deliver(conn, queue, "c") == ["a", "b", "c"]
+
+
+def test_maintenance_waits_for_no_transaction(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    assert ops.value(conn, "select pgq._guard_queues()")
+    producer = connect(autocommit=False)
+    ops.insert(producer, queue, "guarded")
+    conn.execute("set lock_timeout = '1s'")
+    assert ops.value(conn, "select pgq.maint_guards()") == 0
+    producer.rollback()
+
+
+@pytest.mark.parametrize(("setting", "sqlstate"), SETTINGS)
+def test_settings_of_the_queue_hold(
+    conn: Connection, writer: Connection, queue: str, setting: str, sqlstate: str
+) -> None:
+    insert = sql.SQL("insert into {} (ev_data) values ('1'), ('2'), ('3')").format(relation(queue))
+    copy = "copy {} (ev_data) from stdin".format(
+        ops.value(conn, "select pgq.current_event_table(%s)", queue)
+    )
+    writer.execute(insert)
+    conn.execute(f"update pgq.queue set {setting}".encode())
+    with pytest.raises(psycopg.Error) as caught:
+        writer.execute(insert)
+    assert caught.value.sqlstate == sqlstate
+    with pytest.raises(psycopg.Error) as caught, writer.cursor().copy(copy.encode()) as rows:
+        rows.write(b"4\n")
+    assert caught.value.sqlstate == sqlstate
+    with pytest.raises(psycopg.Error) as caught:
+        writer.execute("select pgq.current_event_table(%s)", [queue])
+    assert caught.value.sqlstate == sqlstate
+    assert ops.value(conn, "select count(*) from pgq.event_template") == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into pgq_queue.q (ev_id, ev_data) values (1, 'x')",
+        "insert into pgq_queue.q (ev_time, ev_data) values (now(), 'x')",
+        "insert into pgq_queue.q (ev_txid, ev_data) values (1, 'x')",
+        "insert into pgq_queue.q (ev_slot, ev_data) values (0, 'x')",
+        "insert into pgq_queue.q (ev_retry, ev_data) values (1, 'x')",
+        "insert into pgq_queue.q (ev_data) values ('x') returning ev_data",
+        "select ev_data from pgq_queue.q",
+        "update pgq_queue.q set ev_data = 'x'",
+        "delete from pgq_queue.q",
+        "insert into pgq.event (ev_id, ev_slot) values (1, 0)",
+        "insert into pgq.event (ev_data) values ('x')",
+        "insert into pgq.event_1_0 (ev_id) values (1)",
+        "insert into pgq.event_1_0 (ev_time) values (now())",
+        "insert into pgq.event_guard_0 (ev_id, ev_slot) values (1, -1)",
+        "select setval('pgq_ids.q', 1)",
+        "select nextval('pgq_slots.q')",
+        "alter view pgq_queue.q alter column ev_id drop default",
+        "create rule x as on insert to pgq_queue.q do instead nothing",
+        "create view pgq_queue.mine as select 1",
+    ],
+)
+def test_a_producer_gives_the_content_alone(
+    conn: Connection, writer: Connection, statement: str
+) -> None:
+    conn.execute("select pgq.create_queue('q')")
+    with pytest.raises(errors.InsufficientPrivilege):
+        writer.execute(statement.encode())
+
+
+def test_rows_of_other_queues_stay_unseen_without_pruning(
+    conn: Connection, connect: Connect
+) -> None:
+    """A function in the condition of a query must not see them before the view's condition."""
+    conn.execute("select pgq.create_queue('q'), pgq.create_queue('other')")
+    ops.insert(conn, "other", "secret")
+    ops.insert(conn, "q", "open")
+    reader = connect()
+    reader.execute(
+        "create function pg_temp.seen(text) returns bool language plpgsql cost 0.0001"
+        " as $$ begin perform set_config('test.seen',"
+        " concat(current_setting('test.seen', true), $1), false); return true; end $$"
+    )
+    reader.execute("set enable_partition_pruning = off; set role pgq_reader")
+    reader.execute("select from pgq_queue.q where pg_temp.seen(ev_data)")
+    assert ops.value(reader, "select current_setting('test.seen')") == "open"
+
+
+@pytest.mark.parametrize("name", ["a.b", 'quote"', "x" * 59, "x" * 60, "ä" * 40, "event_1", " "])
+def test_any_name_works_and_can_be_made_again(conn: Connection, name: str) -> None:
+    for _ in range(2):
+        conn.execute("select pgq.create_queue(%s)", [name])
+        ops.register(conn, name, "c")
+        found = ops.value(conn, "select pgq.queue_relation(%s)", name)
+        assert found.startswith("pgq_queue.") == (len(name.encode()) < 60)
+        conn.execute(f"insert into {found} (ev_data) values ('1')".encode())
+        assert ops.deliver(conn, name, "c") == ["1"]
+        conn.execute("select pgq.drop_queue(%s, true)", [name])
+    assert (
+        ops.value(
+            conn, "select count(*) from pg_class where relnamespace = 'pgq_queue'::regnamespace"
+        )
+        == 0
+    )
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute("select pgq.queue_relation(%s)", [name])
+    assert caught.value.sqlstate == "PQ001"
+
+
+def test_rotation_moves_a_prepared_insert_to_the_next_table(conn: Connection, queue: str) -> None:
+    ops.register(conn, queue, "c")
+    insert = sql.SQL("insert into {} (ev_data) values (%s)").format(relation(queue))
+    for number in range(8):
+        conn.execute(insert, [f"{number}"], prepare=True)
+        assert ops.deliver(conn, queue, "c") == [f"{number}"]
+        ops.rotate(conn, queue)
+    assert ops.rotations(conn, queue) > 3
