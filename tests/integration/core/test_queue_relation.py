@@ -179,9 +179,10 @@ def test_any_name_works_and_can_be_made_again(conn: Connection, name: str) -> No
 
 def test_rotation_moves_a_prepared_insert_to_the_next_table(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
+    ops.rotate_whenever_asked(conn, queue)
     insert = sql.SQL("insert into {} (ev_data) values (%s)").format(relation(queue))
     for number in range(8):
         conn.execute(insert, [f"{number}"], prepare=True)
         assert ops.deliver(conn, queue, "c") == [f"{number}"]
-        ops.rotate(conn, queue)
-    assert ops.rotations(conn, queue) > 3
+        ops.rotate_idle(conn, queue, "c", 1)
+    assert ops.rotations(conn, queue) == 8
