@@ -650,7 +650,8 @@ def test_rows_that_are_staged_are_the_jobs_alone(conn: Connection, connect: Conn
 
 EXECUTE_TEXT = """
 pgq.batch_retry pgq._check_group_key pgq._claim_event_keys pgq.count_batch_rows
-pgq._create_event_table pgq.create_queue pgq._create_relation pgq.create_staging pgq._drop_event_keys pgq.drop_group
+pgq._create_event_table pgq.create_queue pgq._create_relation pgq.create_staging
+pgq._drop_event_keys pgq.drop_group
 pgq.drop_staging pgq.event_dead_letter_many pgq.event_retry_many pgq.grant_perms
 pgq.group_batch_keys pgq.maint_rotate_delayed pgq.maint_rotate_keys pgq.maint_rotate_logs
 pgq.maint_rotate_tables_step1 pgq.maint_staging pgq._make_group_key pgq._park_events
