@@ -28,10 +28,10 @@ help: ## this list
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
 	@$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
 
-# Two more than the cores: many tests wait for processes that they have started.
+# Four more than the cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest --numprocesses $$(($$(nproc) + 4)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
 	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T))
 
 quick: $(VENV)/.installed-dev lint types ## after each change: ruff, mypy, unit tests and a cross-section of the others, in a minute

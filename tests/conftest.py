@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,17 +46,35 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Tests that share a Spark session.
+SPARK = (
+    "tests/integration/spark/",
+    "tests/acceptance/test_spark_page.py",
+    "tests/acceptance/test_which_class_page.py::test_spark",
+)
+
+
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file at a time, and those of Spark to one process: they share a session."""
+    """A file at a time, and those of Spark's session to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        spark = "tests/integration/spark/"
-        return spark if nodeid.startswith(spark) else super()._split_scope(nodeid)
+        return "spark" if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without garbage collection: all that is made stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
+import shutil
 import signal
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from examples.demo import __main__ as demo
+from examples.demo.flights import PACKAGE
 from examples.demo.results import compare
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Program, Run
@@ -28,13 +32,38 @@ Refused = Callable[..., str]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.fixture(scope="module")
+def fewer_flights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a package has 100,000 of the flights: to read all takes seconds."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    packages = tmp_path_factory.mktemp("packages")
+    data = packages / PACKAGE / "data"
+    data.mkdir(parents=True)
+    (data.parent / "__init__.py").touch()
+    original = Path(spec.origin).parent / "data"
+    shutil.copy(original / "airlines.csv", data)
+    with zipfile.ZipFile(original / "flights.csv.zip") as files:
+        lines = files.read("flights.csv").splitlines(keepends=True)
+    with zipfile.ZipFile(data / "flights.csv.zip", "w") as files:
+        files.writestr("flights.csv", b"".join(lines[:100_001]))
+    return str(packages)
+
+
 @pytest.fixture
-def start(run: Run) -> Run:
-    """``start("--no-spark")`` starts the demo at a terminal of 100 columns."""
+def start(request: pytest.FixtureRequest, run: Run, fewer_flights: str) -> Run:
+    """``start("--no-spark")`` starts the demo at a terminal of 100 columns.
+
+    On all flights in a test that is marked ``spark``.
+    """
+    environment = {"COLUMNS": "100"}
+    if not request.node.get_closest_marker("spark"):
+        environment["PYTHONPATH"] = fewer_flights
 
     def start_one(*arguments: str) -> Program:
         command = (sys.executable, "-m", "examples.demo", *arguments)
-        return run(*command, environment={"COLUMNS": "100"})
+        return run(*command, environment=environment)
 
     return start_one
 

@@ -125,9 +125,7 @@ def test_a_queue_gets_invoices_of_what_another_has_on_a_cluster(
 ) -> None:
     def spark(command: str, *args: str, **environment: str) -> Program:
         program = str(Path(sys.executable).with_name(command))
-        # Spark's scripts find it by the Python that is told, or else the first on the path.
-        found = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
-        return run(program, *args, environment=found | environment)
+        return run(program, *args, environment={"SPARK_LOCAL_IP": "127.0.0.1", **environment})
 
     package = "org.apache.spark.deploy"
     here = ("--host", "127.0.0.1", "--webui-port", "0")
@@ -144,7 +142,6 @@ def test_a_queue_gets_invoices_of_what_another_has_on_a_cluster(
         *("--conf", "spark.ui.enabled=false"),
         *(*example, "--checkpoint", str(tmp_path / "checkpoint")),
         PGQPY_DSN=dsn,
-        PYSPARK_PYTHON=sys.executable,
     )
     submitted.finish(SPARK_PATIENCE)
     assert sent(conn) == due(conn)

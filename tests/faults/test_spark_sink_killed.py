@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -19,7 +14,7 @@ from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.fix_example import Run
 
 # Spark and a stream take seconds to start, and several times that on a busy machine.
 START = 120.0
@@ -66,40 +61,10 @@ query.awaitTermination()
 """
 
 
-@contextmanager
-def driver(dsn: str, directory: Path, moment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver with its JVM and workers; what is left of them is killed at once."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, dsn, str(directory), moment], start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        while members := session_members(process.pid):
-            for pid in members:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if process.poll() is None:
-                process.wait(PATIENCE)
-
-
-def session_members(session: int) -> list[int]:
-    """Living processes of a session: workers have process groups of their own."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, sid = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(sid) == session and state != "Z":
-            members.append(int(stat.parent.name))
-    return members
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_driver_killed_around_its_commit_sends_every_line_once(
-    conn: Connection, dsn: str, queue: str, tmp_path: Path
+    conn: Connection, dsn: str, queue: str, run: Run, tmp_path: Path
 ) -> None:
     lines = [f"{n} {'x' * 100}" for n in range(5_000)]
     (tmp_path / "source").mkdir()
@@ -111,11 +76,11 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
     conn.execute("listen halted")
     conn.execute("select pg_advisory_lock(1)")
     for moment, visible in (("before commit", 0), ("after commit", len(lines))):
-        with driver(dsn, tmp_path, moment):
-            assert list(conn.notifies(timeout=START, stop_after=1)), f"it did not get {moment}"
+        killed = run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), moment)
+        assert list(conn.notifies(timeout=START, stop_after=1)), f"it did not get {moment}"
+        killed.kill()
         assert sum(sent().values()) == visible
-    with driver(dsn, tmp_path, "never") as process:
-        assert process.wait(START) == 0
+    run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), "never").finish(START)
     assert sent() == Counter(lines)
     tables = "select count(*) from pg_class where relnamespace = 'pgq_staging'::regnamespace"
     assert ops.value(conn, tables) == 0

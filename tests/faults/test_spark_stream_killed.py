@@ -4,12 +4,8 @@ none has its effect twice.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,6 +15,7 @@ from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_example import Program, Run
 from tests.fixtures.fix_ticker import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -40,7 +37,7 @@ from pgqpy_consumers.spark import PgqDataSource, local_session
 dsn, checkpoint = sys.argv[1:]
 
 def step(name):
-    print(name, flush=True)
+    print("at", name, flush=True)
     sys.stdin.readline()
 
 def effects(df, batch_id):
@@ -70,49 +67,22 @@ query.awaitTermination()
 """
 
 
-class Driver:
-    """A program that streams `QUEUE` into the table ``effect`` and stops at each step."""
+@pytest.fixture
+def stream(run: Run, dsn: str, tmp_path: Path) -> Callable[[], Program]:
+    """``stream()`` starts a program that streams `QUEUE` into ``effect`` and stops at each step."""
+    return lambda: run(sys.executable, "-c", DRIVER, dsn, str(tmp_path))
 
-    def __init__(self, dsn: str, checkpoint: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, dsn, str(checkpoint)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
 
-    def stops_at(self, step: str) -> None:
-        """Wait until it is there."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == f"{step}\n"
-
-    def go(self) -> None:
-        """Let it go on to its next step."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def finish(self) -> int:
-        """Let it run to its end; returns the exit code."""
-        self.process.communicate("\n" * 1000, timeout=PATIENCE)
-        return self.process.returncode
-
-    def kill(self) -> None:
-        """SIGKILL for Python and Java."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-
-    def kill_readers(self) -> int:
-        """SIGKILL for the Python workers of its executor; returns how many there were."""
-        workers = [
-            child
-            for child in psutil.Process(self.process.pid).children(recursive=True)
-            if is_daemon(child) and is_daemon(child.parent())
-        ]
-        for worker in workers:
-            worker.kill()
-        return len(workers)
+def kill_readers(driver: Program) -> int:
+    """SIGKILL for the Python workers of its executor; returns how many there were."""
+    workers = [
+        child
+        for child in psutil.Process(driver.process.pid).children(recursive=True)
+        if is_daemon(child) and is_daemon(child.parent())
+    ]
+    for worker in workers:
+        worker.kill()
+    return len(workers)
 
 
 def is_daemon(process: psutil.Process | None) -> bool:
@@ -120,19 +90,6 @@ def is_daemon(process: psutil.Process | None) -> bool:
         return process is not None and "pyspark.daemon" in process.cmdline()
     except psutil.NoSuchProcess:  # it has ended, and may be a zombie still
         return False
-
-
-@contextmanager
-def driver(dsn: str, checkpoint: Path) -> Iterator[Driver]:
-    started = Driver(dsn, checkpoint)
-    try:
-        yield started
-    finally:
-        if started.process.poll() is None:
-            started.kill()
-        for pipe in (started.process.stdin, started.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 def prepare(conn: Connection, ticks: int) -> list[int]:
@@ -161,66 +118,57 @@ BLOCKED = "select count(*) > %s from pg_locks where mode = 'AccessShareLock' and
 
 
 def test_a_driver_killed_anywhere_in_a_micro_batch_takes_it_up_again(
-    conn: Connection, dsn: str, queue: str, tmp_path: Path
+    conn: Connection, queue: str, stream: Callable[[], Program]
 ) -> None:
     ids = prepare(conn, ticks=3)
-    for path, done in [
-        (["planned"], 0),
-        (["planned", "read", "written", "planned", "read"], 50),
-        (["planned", "read", "written"], 100),
-    ]:
-        with driver(dsn, tmp_path) as streaming:
-            for number, step in enumerate(path):
-                if number:
-                    streaming.go()
-                streaming.stops_at(step)
-            streaming.kill()
+    for step, times, done in [("planned", 1, 0), ("read", 2, 50), ("written", 1, 100)]:
+        killed = stream()
+        killed.go_to(step, times)
+        killed.kill()
         assert effects(conn) == ids[:done]
         ops.rotate(conn, queue)
-    with driver(dsn, tmp_path) as streaming:
-        assert streaming.finish() == 0
+    stream().finish(PATIENCE)
     assert effects(conn) == ids
     newest = "select max(tick_id) = min(last_tick) from pgq.tick, pgq.get_consumer_info()"
     assert ops.value(conn, newest)
 
 
 def test_a_driver_killed_while_its_tasks_read_reads_again(
-    conn: Connection, connect: Connect, dsn: str, queue: str, tmp_path: Path
+    conn: Connection, connect: Connect, queue: str, stream: Callable[[], Program]
 ) -> None:
     ids = prepare(conn, ticks=1)
     block_readers(conn)
-    with driver(dsn, tmp_path) as streaming:
-        streaming.stops_at("planned")
-        streaming.go()
-        eventually(connect(), BLOCKED, 0, patience=PATIENCE)
-        streaming.kill()
+    killed = stream()
+    killed.go_to("planned")
+    killed.enter()
+    eventually(connect(), BLOCKED, 0, patience=PATIENCE)
+    killed.kill()
     conn.execute("commit")
     assert effects(conn) == []
-    with driver(dsn, tmp_path) as streaming:
-        assert streaming.finish() == 0
+    stream().finish(PATIENCE)
     assert effects(conn) == ids
 
 
 def test_a_reader_that_is_killed_is_replaced(
-    conn: Connection, connect: Connect, dsn: str, queue: str, tmp_path: Path
+    conn: Connection, connect: Connect, queue: str, stream: Callable[[], Program]
 ) -> None:
     ids = prepare(conn, ticks=1)
     block_readers(conn)
     watch = connect()
-    with driver(dsn, tmp_path) as streaming:
-        streaming.stops_at("planned")
-        streaming.go()
-        eventually(watch, BLOCKED, 0, patience=PATIENCE)
-        assert streaming.kill_readers()
-        # The dead one's session waits on: the server cannot know yet.
-        eventually(watch, BLOCKED, 1, patience=PATIENCE)
-        conn.execute("commit")
-        assert streaming.finish() == 0
+    streaming = stream()
+    streaming.go_to("planned")
+    streaming.enter()
+    eventually(watch, BLOCKED, 0, patience=PATIENCE)
+    assert kill_readers(streaming)
+    # The dead one's session waits on: the server cannot know yet.
+    eventually(watch, BLOCKED, 1, patience=PATIENCE)
+    conn.execute("commit")
+    streaming.finish(PATIENCE)
     assert effects(conn) == ids
 
 
 def test_a_server_killed_during_a_read_costs_a_restart_at_most(
-    server: Server, connect: Connect, tmp_path: Path
+    server: Server, connect: Connect, run: Run, tmp_path: Path
 ) -> None:
     with Server(version=server.version) as mortal:
         conn = connect(mortal.dsn)
@@ -228,15 +176,15 @@ def test_a_server_killed_during_a_read_costs_a_restart_at_most(
         conn.execute("select pgq.create_queue(%s)", [QUEUE])
         ids = prepare(conn, ticks=2)
         block_readers(conn)
-        with driver(mortal.dsn, tmp_path) as streaming:
-            streaming.stops_at("planned")
-            streaming.go()
-            eventually(connect(mortal.dsn), BLOCKED, 0, patience=PATIENCE)
-            mortal.kill()
-            mortal.restart()
-            survived = streaming.finish() == 0
-        if not survived:
+        command = (sys.executable, "-c", DRIVER, mortal.dsn, str(tmp_path))
+        streaming = run(*command)
+        streaming.go_to("planned")
+        streaming.enter()
+        eventually(connect(mortal.dsn), BLOCKED, 0, patience=PATIENCE)
+        mortal.kill()
+        mortal.restart()
+        streaming.let_go()
+        if streaming.process.wait(PATIENCE) != 0:
             # Tasks are tried four times; that may be over before the server is back.
-            with driver(mortal.dsn, tmp_path) as streaming:
-                assert streaming.finish() == 0
+            run(*command).finish(PATIENCE)
         assert effects(connect(mortal.dsn)) == ids

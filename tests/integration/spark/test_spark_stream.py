@@ -82,6 +82,16 @@ def produce(conn: Connection, queue: str, *data: str) -> int:
     return ops.tick(conn, queue)
 
 
+def planned(
+    reader: MakeReader, conn: Connection, queue: str, data: str, **options: str
+) -> tuple[PgqStreamReader, Place, Place]:
+    """A run, and where its first micro-batch with an event starts and ends."""
+    stream = reader(**options)
+    start, _ = plan(stream)
+    produce(conn, queue, data)
+    return stream, *plan(stream, start)
+
+
 def position(conn: Connection, queue: str) -> int | None:
     tick: int | None = ops.value(
         conn, "select last_tick from pgq.get_consumer_info(%s, %s)", queue, CONSUMER
@@ -271,10 +281,7 @@ def test_rotation_keeps_what_an_uncommitted_micro_batch_may_read_again(
     reader: MakeReader, conn: Connection, queue: str
 ) -> None:
     ops.rotate_whenever_asked(conn, queue)
-    stream = reader()
-    start, _ = plan(stream)
-    produce(conn, queue, "a")
-    _, end = plan(stream, start)
+    stream, start, end = planned(reader, conn, queue, "a")
     for _ in range(5):
         ops.tick(conn, queue)
         ops.rotate(conn, queue)
@@ -321,10 +328,7 @@ def lose(conn: Connection, queue: str) -> int:
 def test_what_rotation_took_is_an_error_that_names_the_option(
     reader: MakeReader, conn: Connection, queue: str
 ) -> None:
-    stream = reader()
-    start, _ = plan(stream)
-    produce(conn, queue, "lost")
-    _, end = plan(stream, start)
+    stream, start, end = planned(reader, conn, queue, "lost")
     lose(conn, queue)
     calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, start)]
     for call in calls:
@@ -335,10 +339,7 @@ def test_what_rotation_took_is_an_error_that_names_the_option(
 def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
     reader: MakeReader, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = reader(failOnDataLoss="false")
-    start, _ = plan(stream)
-    produce(conn, queue, "lost")
-    _, end = plan(stream, start)
+    stream, start, end = planned(reader, conn, queue, "lost", failOnDataLoss="false")
     lose(conn, queue)
     produce(conn, queue, "kept")
 
@@ -353,10 +354,7 @@ def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
 def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queue: str) -> None:
     from pgqpy_consumers.spark._ranges import ForeignOffset
 
-    stream = reader()
-    start, _ = plan(stream)
-    produce(conn, queue, "a")
-    _, end = plan(stream, start)
+    stream, start, end = planned(reader, conn, queue, "a")
     assert plan(stream, end) == (end, end)
     conn.execute("select pgq.drop_queue(%s, true)", [queue])
     conn.execute("select pgq.create_queue(%s)", [queue])
@@ -373,10 +371,7 @@ def test_a_database_set_back_in_time_is_refused(
 ) -> None:
     from pgqpy_consumers.spark._ranges import ForeignOffset
 
-    stream = reader()
-    start, _ = plan(stream)
-    produce(conn, queue, "a")
-    _, end = plan(stream, start)
+    stream, start, end = planned(reader, conn, queue, "a")
     # The state after a restore to an earlier time: the tick is not there yet,
     ahead = end | {"tick": end["tick"] + 10}
     # or was made once more.
@@ -518,10 +513,9 @@ def test_the_role_of_readers_is_enough(
 def test_no_session_and_no_visible_password_goes_to_executors(
     reader: MakeReader, dsn: str, conn: Connection, queue: str
 ) -> None:
-    stream = reader(dsn=make_conninfo(dsn, password="open sesame"))
-    start, _ = plan(stream)
-    produce(conn, queue, "a")
-    _, end = plan(stream, start)
+    stream, start, end = planned(
+        reader, conn, queue, "a", dsn=make_conninfo(dsn, password="open sesame")
+    )
     partitions = stream.partitions(start, end)
     assert "sesame" not in repr(partitions) + repr(start) + repr(end) + repr(vars(stream))
     copy = pickle.loads(pickle.dumps(stream))
