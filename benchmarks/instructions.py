@@ -29,16 +29,19 @@ from benchmarks.bench import Bench
 from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
 from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
 from benchmarks.bulk import BY_HAND as MANY_BY_HAND
+from benchmarks.bulk import INTO_RELATION as MANY_INTO_RELATION
+from benchmarks.bulk import RELATION as BY_RELATION
 from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
-from benchmarks.insert import BY_FUNCTION, BY_HAND, PLAIN
+from benchmarks.insert import BY_FUNCTION, BY_HAND, INTO_RELATION, PLAIN, RELATION
 from benchmarks.task_push import BY_HAND as TASK_BY_HAND
 from benchmarks.task_push import PLAIN_TASKS
 from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
 from pgqpy.embedded import Server
 from pgqpy.embedded._programs import process_options, server_account
 
-DEFINER = "alter function pgq.insert_event(text, text, text) security definer"
-PINNED = f"{DEFINER} set search_path = pg_catalog, pg_temp"
+PINNED = """
+alter function pgq.insert_event(text, text, text) set search_path = pg_catalog, pg_temp
+"""
 STATIC = f"""
 {PLAIN_TABLE}
 create function insert_plain() returns bigint language plpgsql as $$
@@ -127,18 +130,21 @@ def single_events(server: Server) -> Count:
     scripts: dict[str, tuple[str, ...]] = {
         name: (script,) for name, script in implementations(server).items()
     }
-    scripts |= {
-        f"{OURS}, as security definer": (*scripts[OURS], DEFINER),
-        f"{OURS}, and with SET search_path": (*scripts[OURS], PINNED),
-    }
+    scripts[f"{OURS}, with SET search_path"] = (*scripts[OURS], PINNED)
     databases = {PLAIN: "plain", "the same in PL/pgSQL": "static"}
     database(server, "plain", PLAIN_TABLE)
     database(server, "static", STATIC)
     for number, (name, parts) in enumerate(scripts.items()):
         databases[name] = f"queue_{number}"
         database(server, databases[name], *parts, CREATE_QUEUE)
-    statements = dict.fromkeys(databases, BY_FUNCTION)
+    statements = {
+        PLAIN: BY_HAND,
+        RELATION: INTO_RELATION,
+        f"{RELATION}, returning ev_id": INTO_RELATION.replace(";", " returning ev_id"),
+        **dict.fromkeys(databases, BY_FUNCTION),
+    }
     statements |= {PLAIN: BY_HAND, "the same in PL/pgSQL": "select insert_plain()"}
+    databases |= dict.fromkeys((name for name in statements if RELATION in name), databases[OURS])
     return Count("one event in a transaction", statements, databases, (20, 220))
 
 
@@ -146,6 +152,7 @@ def many_events(server: Server) -> Count:
     database(server, "many", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE, SOURCE)
     statements = {
         INSERT: MANY_BY_HAND,
+        BY_RELATION: MANY_INTO_RELATION,
         ARRAYS: " ".join(FROM_ARRAYS.split()),
         FUNCTION: MANY_BY_FUNCTION,
         "making the arrays": f"select cardinality(types), cardinality(data) from {AGGREGATED}",
