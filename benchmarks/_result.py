@@ -218,8 +218,8 @@ def commit() -> str:
 
 _FIGURES = """
 1 | `insert_event`, one a transaction, 8 clients, synchronous_commit off, payload 130 bytes
-  | at least 1.15 x PgQ C and 0.80 x a plain INSERT into a table with the same columns and index
-2 | the same with synchronous_commit on, and with 1 client
+  | at least 1.0 x PgQ C
+2 | INSERT into the relation with synchronous_commit on, and with 1 client
   | at least 1.0 x PgQ C
 3 | 200,000 events in one transaction: `insert_events`, and the Python producer's COPY
   | at least 0.8 x INSERT..SELECT, and 0.8 x COPY, into the plain table
@@ -289,6 +289,12 @@ Q9 | rows of a table that the application has, a transaction for each and for ea
   | at least 700 and 1,400 rows/s, what seed 001 reports
 Q10 | the same behind 200,000 rows that are done and cannot be cleaned up
   | at least 0.8 x without
+R1 | INSERT into the relation, one a transaction, 8 clients, synchronous_commit off, 130 bytes
+  | at least 0.90 x a plain INSERT into a table with the same columns and index, 1.3 x PgQ C
+R2 | the same in instructions of the server, commit included
+  | at most 1.30 x a plain INSERT
+R3 | 200,000 events by INSERT..SELECT into the relation
+  | at least 0.90 x INSERT..SELECT into the plain table
 S1 | Spark, local[2]: 1,000,000 events of 110 bytes read as one range, and aggregated
   | at least 1.0 x Spark's own JDBC source on the same table with as many partitions
 S2 | the same, with JSON payloads decoded to 6 typed columns
@@ -307,7 +313,7 @@ S6 | memory of an executor
 FIGURES = {
     number: (" ".join(what.split()), " ".join(target.split()))
     for number, what, target in re.findall(
-        r"(?ms)^([CQS]?\d+) \|(.+?)^  \|(.+?)(?=^[CQS]?\d|\Z)", _FIGURES
+        r"(?ms)^([CQRS]?\d+) \|(.+?)^  \|(.+?)(?=^[CQRS]?\d|\Z)", _FIGURES
     )
 }
 """The subject and the target, by number."""

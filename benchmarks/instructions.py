@@ -241,6 +241,9 @@ def run(bench: Bench) -> None:
                 found[name] = (many - few) / (often[1] - often[0]) / count.items
                 bench.say(f"{count.title}, {name}: {found[name]:,.0f}")
             floor = next(iter(found))
+            if RELATION in found:
+                times = round(found[RELATION] / found[floor], 2)
+                bench.at_most("R2", f"{RELATION}, times a {floor}", times, 1.3)
             bench.table(
                 f"Instructions of {count.title}",
                 ("", "thousands", "x the first"),
