@@ -193,5 +193,5 @@ class Lead:
             return
         problem = f"the leader's session hangs, and cannot be ended: {reason}; no ticker works"
         hint = f"end or continue process {pid} on the server's host (kill -CONT {pid})"
-        self._log.error(problem, extra=told | {"hint": hint})
         self._served.fail(_LEAD, f"{problem}: {hint}")
+        self._log.error(problem, extra=told | {"hint": hint})

@@ -224,7 +224,6 @@ as $$
 -- caller's INSERT would count and return nothing. pgq.maint_guards() removes it.
 declare
     q   pgq.queue;
-    t   record;
     e   pgq.event;
 begin
     if new.ev_txid = 0 then
@@ -236,9 +235,16 @@ begin
             message = format('no queue has slot %s', new.ev_slot & 262143),
             hint = 'Insert with pgq.insert_event().';
     end if;
-    select * into t from pgq._write_target(q.queue_name);
+    if q.queue_disable_insert or q.queue_per_tx_limit is not null
+       or txid_current() < pg_sequence_last_value('pgq.txid_high_seq')
+    then
+        perform pgq._write_target(q.queue_name);
+    elsif pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
+        -- The usual reason, and all rows of a large INSERT come this way: so without a call.
+        perform pg_notify('pgq_wake', '');
+    end if;
     e := new;
-    e.ev_slot := t.ev_slot;
+    e.ev_slot := pgq._state_slot(q.queue_slot_seq);
     insert into pgq.event values (e.*);
     new.ev_txid := 0;
     return new;

@@ -76,8 +76,12 @@ def test_every_relation_of_pgq_can_be_read_with_the_same_columns(
         expected
     )
     for relation, columns in expected.items():
-        # Additional columns come last; the tables of events have one more.
-        assert ours[relation][: len(columns)] == columns, relation
+        if re.fullmatch(r"event_\d+_\d+", relation):
+            # The tables themselves have another order, and a column more.
+            assert set(columns) < set(ours[relation])
+        else:
+            # Additional columns come last.
+            assert ours[relation][: len(columns)] == columns, relation
 
 
 @dataclass(frozen=True)
