@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import LiteralString
 
 import psycopg
@@ -101,15 +102,14 @@ class Copier:
                 # Readers keep the old rows until the copy is there; TRUNCATE would lock them out.
                 with naming(table):
                     target.execute(sql.SQL("delete from {}").format(table.identifier))
-                blocks = _read(
-                    source,
-                    sql.SQL("copy (select {} from {} {}) to stdout").format(
-                        columns,
-                        sql.SQL("" if relation.kind == "p" else "only"),
-                        sql.Identifier(*relation.names),
-                    ),
+                copy_out = sql.SQL("copy (select {} from {} {}) to stdout").format(
+                    columns,
+                    sql.SQL("" if relation.kind == "p" else "only"),
+                    sql.Identifier(*relation.names),
                 )
-                rows = self._write(blocks, table, columns)
+                # A COPY holds the lock of its connection, which the end of its transaction needs.
+                with closing(_read(source, copy_out)) as blocks:
+                    rows = self._write(blocks, table, columns)
                 if not self._state.end_copy(replica, snapshot):
                     raise _Unwanted
         return rows
@@ -188,7 +188,7 @@ def mark_in_step(source: pgqpy.Connection, state: State) -> None:
         source.execute("select pgq.force_tick(%s)", state.names[:1])
 
 
-def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Iterator[Buffer]:
+def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Generator[Buffer, None, None]:
     try:
         with source.cursor() as reading, reading.copy(copy_out) as rows:
             yield from rows

@@ -4,6 +4,7 @@ statements, as Debian's ``pgq`` extension gives them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
