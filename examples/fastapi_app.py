@@ -12,7 +12,6 @@ An application in earnest makes its tables by Alembic; see docs/sqlalchemy.md.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -98,7 +97,7 @@ async def place_order(order_in: OrderIn, session: Session) -> OrderOut:
     session.add(order)
     await session.flush()  # for its id
     data = {"id": order.id, "item": order.item}
-    await orders.insert_event(session, "order.placed", json.dumps(data))
+    await orders.insert_event(session, "order.placed", data)
     if not order.item:
         # Raised after both were written: neither will be there.
         raise HTTPException(422, "an order is for an item")

@@ -9,8 +9,6 @@ PGQPY_DSN or libpq's variables::
 
 from __future__ import annotations
 
-import json
-
 import pgqpy
 
 TABLE = """
@@ -33,14 +31,14 @@ def main() -> None:
         with conn.transaction():
             conn.execute("insert into orders (customer, amount) values ('Ada', 12.50)")
             event_id = orders.insert_event(
-                conn, "order.created", json.dumps({"customer": "Ada", "amount": 12.50})
+                conn, "order.created", {"customer": "Ada", "amount": 12.50}
             )
             print(f"event {event_id} will be delivered")
 
         # Many events go by COPY, from any iterable; memory does not grow with their number.
         with conn.transaction():
             count = orders.insert_events(
-                conn, (("order.shipped", json.dumps({"order": n})) for n in range(10_000))
+                conn, (("order.shipped", {"order": n}) for n in range(10_000))
             )
             print(f"and {count:,} more")
 

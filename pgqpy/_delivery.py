@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, TypedDict
 from pgqpy._runtime.failure import delay_of
 from pgqpy._wire.statements import call, event_arrays
 
-#: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.
-EventFields: TypeAlias = Sequence[str | None]
+#: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one. All are
+#: texts or None; the data may also be any `EventData`.
+EventFields: TypeAlias = Sequence[Any]
 
 #: The number of events in one statement, if they are not sent by COPY.
 PIECE = 10_000
@@ -93,7 +94,7 @@ class Delivery:
         """Whether all events are delivered at once."""
         return self.at is None and self.delay is None and self.key is None
 
-    def event(self, queue: str, fields: EventFields) -> tuple[bytes, list[Any]]:
+    def event(self, queue: str, fields: Sequence[str | None]) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts one event of six fields, and its parameters."""
         if self.plain:
             return _INSERT_EVENT, [queue, *fields]

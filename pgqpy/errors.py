@@ -378,6 +378,20 @@ def from_psycopg(error: psycopg.Error) -> PgqError:
     )
 
 
+def from_driver(error: Any) -> PgqError:
+    """Return our error for one of any driver: psycopg, psycopg2, asyncpg."""
+    if isinstance(error, psycopg.Error):
+        return from_psycopg(error)
+    # psycopg2's diag holds the server's report.
+    diag = getattr(error, "diag", None)
+    return of_sqlstate(
+        getattr(error, "sqlstate", None) or getattr(error, "pgcode", None),
+        getattr(diag, "message_primary", None) or getattr(error, "message", None) or str(error),
+        hint=getattr(diag, "message_hint", None) or getattr(error, "hint", None),
+        detail=getattr(diag, "message_detail", None) or getattr(error, "detail", None),
+    )
+
+
 def of_sqlstate(
     sqlstate: str | None, message: str, *, hint: str | None = None, detail: str | None = None
 ) -> PgqError:

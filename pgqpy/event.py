@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from pgqpy._runtime.failure import MAX_TRACEBACK, delay_of, storable
+from pgqpy._wire.event_data import EventData
 from pgqpy._wire.row_format import decode_json, decode_row, operation_and_key
 from pgqpy.errors import InvalidPayload, PgqError
 
@@ -29,7 +30,7 @@ class NewEvent(NamedTuple):
     """An event to be written. A plain tuple with the fields in this order will do."""
 
     type: str | None
-    data: str | None = None
+    data: EventData | None = None
     extra1: str | None = None
     extra2: str | None = None
     extra3: str | None = None

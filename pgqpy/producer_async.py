@@ -15,6 +15,8 @@ from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
+from pgqpy._wire.event_data import data_text
 from pgqpy._wire.statements import call, checked, copy_in, padded, texts
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
@@ -32,10 +34,13 @@ class AsyncProducer:
     then the first one's id is returned. While another transaction inserts one with this key, the
     call waits for its end.
 
+    An event's data is a text, or a dict, a dataclass or a model of pydantic or msgspec, which is
+    dumped as JSON.
+
     All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
-    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte). Methods with times
-    and keys raise ValueError for a time without zone, and NoKeyWindow and InvalidKey; all raise
-    TypeError if a field is not a text.
+    themselves, InvalidPayload (NUL characters, objects that JSON cannot hold) and PayloadTooLarge
+    (a gigabyte). Methods with times and keys raise ValueError for a time without zone, and
+    NoKeyWindow and InvalidKey; all raise TypeError if a field is not a text.
     """
 
     def __init__(self, queue: str) -> None:
@@ -45,7 +50,7 @@ class AsyncProducer:
         self,
         conn: AsyncConnection,
         type: str | None,  # noqa: A002
-        data: str | None = None,
+        data: EventData | None = None,
         *,
         extra1: str | None = None,
         extra2: str | None = None,
@@ -56,7 +61,7 @@ class AsyncProducer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        fields = texts((type, data, extra1, extra2, extra3, extra4))
+        fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, delay=delay, key=key)
         statement, arguments = delivery.event(self.queue, fields)
         return int((await async_fetch(conn, statement, arguments))[0][0])

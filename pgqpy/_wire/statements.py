@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from functools import lru_cache
@@ -14,6 +15,7 @@ from psycopg.adapt import PyFormat
 from psycopg.types.array import BaseListDumper, ListBinaryDumper
 
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy._wire.event_data import data_text
 from pgqpy.errors import InvalidPayload, PayloadTooLarge
 
 #: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
@@ -101,6 +103,11 @@ def call(function: str, arguments: int = 0) -> bytes:
     )
 
 
+def from_text(statement: str) -> str:
+    """Return a statement whose JSON parameters are texts: programs may let a driver encode JSON."""
+    return re.sub(r"(?<=%s)::jsonb((?:\[\])?)", r"::text\1::jsonb\1", statement)
+
+
 def checked(arguments: Iterable[Any]) -> list[Any]:
     """Return the arguments if PostgreSQL can take them; lists as arrays that any session reads.
 
@@ -152,16 +159,19 @@ def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
     )
 
 
-def padded(event: Sequence[str | None]) -> Sequence[str | None]:
-    """Return an event as a whole row: omitted fields are NULL.
+def padded(event: Sequence[Any]) -> Sequence[str | None]:
+    """Return an event as a whole row: omitted fields are NULL, data is a text.
 
-    Raises TypeError for more than six fields, or none.
+    Raises TypeError for more than six fields, or none, InvalidPayload.
     """
     if isinstance(event, str) or not 0 < len(event) < len(_PADDING):
         raise TypeError(
             f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
         )
-    return (*event, *_PADDING[len(event)])
+    row = (*event, *_PADDING[len(event)])
+    if row[1] is None or isinstance(row[1], str):
+        return row
+    return (row[0], data_text(row[1]), *row[2:])
 
 
 def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
@@ -172,7 +182,7 @@ def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
     return fields
 
 
-def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
+def event_arrays(events: Iterable[Sequence[Any]]) -> list[list[str | None] | None]:
     """Return events as the arguments of pgq.insert_events: one array a field.
 
     Extra fields that no event has are None as a whole.

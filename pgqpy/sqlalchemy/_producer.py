@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any, TypeAlias, Unpack
 
 import sqlalchemy as sa
@@ -13,8 +12,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from pgqpy._delivery import Delivery, EventFields, EventOptions, EventsOptions
 from pgqpy._runtime.acompat import async_each
-from pgqpy._wire.statements import call, checked, event_arrays, texts
-from pgqpy.sqlalchemy._session import translate_errors
+from pgqpy._wire.event_data import EventData, data_text
+from pgqpy._wire.statements import call, event_arrays, padded, texts
+from pgqpy.sqlalchemy._session import fetch, translate_errors
 
 #: Objects that execute statements.
 AnySession: TypeAlias = Session | scoped_session[Any] | sa.Connection
@@ -42,7 +42,7 @@ class Producer:
         self,
         session: AnySession,
         type: str | None,  # noqa: A002
-        data: str | None = None,
+        data: EventData | None = None,
         *,
         extra1: str | None = None,
         extra2: str | None = None,
@@ -53,7 +53,7 @@ class Producer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        fields = texts((type, data, extra1, extra2, extra3, extra4))
+        fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
@@ -102,7 +102,7 @@ class AsyncProducer:
         self,
         session: AnyAsyncSession,
         type: str | None,  # noqa: A002
-        data: str | None = None,
+        data: EventData | None = None,
         **options: Unpack[EventOptions],
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
@@ -153,7 +153,7 @@ class _Slice:
     def add(self, event: EventFields) -> bool:
         """Add an event; True if the slice is full."""
         self._events.append(event)
-        self._characters += sum(len(text) for text in event if isinstance(text, str))
+        self._characters += sum(len(text) for text in padded(event) if isinstance(text, str))
         return len(self._events) >= _SLICE or self._characters >= _SLICE_CHARACTERS
 
     def taken(self) -> list[EventFields]:
@@ -196,42 +196,8 @@ def _wrong(given: object, wanted: str, other: str) -> TypeError:
 
 def _execute(session: AnySession, statement: bytes, arguments: Sequence[Any]) -> list[Any]:
     """Execute a statement of the psycopg producer; return the first column."""
-    values = checked(arguments)
-    named = {f"pgq_{number}": value for number, value in enumerate(values)}
-    with translate_errors():
-        result = _checked(session).execute(_text(statement, tuple(map(_type_of, values))), named)
-        return list(result.scalars())
+    return [row[0] for row in fetch(_checked(session), statement, arguments)]
 
-
-@lru_cache
-def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
-    """Return a statement with SQLAlchemy's placeholders, which name the types of the values."""
-    first, *rest = statement.decode().split("%s")
-    text = first + "".join(f"(:pgq_{number}){part}" for number, part in enumerate(rest))
-    return sa.text(text).bindparams(
-        *(
-            sa.bindparam(f"pgq_{number}", type_=kind() if kind is not None else None)
-            for number, kind in enumerate(types)
-        )
-    )
-
-
-def _type_of(value: Any) -> _Type | None:
-    """Return a value's type; None if PostgreSQL finds out, or psycopg, for instance for arrays."""
-    return _TYPES.get(type(value))
-
-
-def _time() -> sa.types.TypeEngine[Any]:
-    return sa.DateTime(timezone=True)
-
-
-_Type: TypeAlias = Callable[[], sa.types.TypeEngine[Any]]
-_TYPES: dict[type, _Type] = {
-    str: sa.Text,
-    int: sa.BigInteger,
-    timedelta: sa.Interval,
-    datetime: _time,
-}
 
 _INSERT_EVENT = call("insert_event", 7)
 _INSERT_EVENTS = call("insert_events", 7)

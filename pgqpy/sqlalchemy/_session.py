@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -13,9 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
+from pgqpy._wire.statements import checked, from_text
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import ConnectionFailed, PgqError, from_psycopg, is_transient, of_sqlstate
+from pgqpy.errors import ConnectionFailed, PgqError, from_driver, is_transient
 
 
 def libpq_dsn(url: sa.URL | str) -> str:
@@ -37,21 +40,53 @@ def translate_errors() -> Iterator[None]:
 
 
 def _from_driver(error: sa.exc.DBAPIError) -> PgqError:
-    if isinstance(error.orig, psycopg.Error):
-        return from_psycopg(error.orig)
-    # asyncpg's error is wrapped by one of SQLAlchemy's; psycopg2's diag holds the server's report.
+    # asyncpg's error is wrapped by one of SQLAlchemy's.
     source: Any = error.orig.__cause__ or error.orig if error.orig is not None else error
-    if error.connection_invalidated:
+    if isinstance(error.orig, psycopg.Error):
+        source = error.orig
+    elif error.connection_invalidated:
         return ConnectionFailed(str(source).strip())
-    sqlstate = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
-    diag = getattr(source, "diag", None)
-    return of_sqlstate(
-        sqlstate,
-        getattr(diag, "message_primary", None) or getattr(source, "message", None) or str(source),
-        hint=getattr(diag, "message_hint", None) or getattr(source, "hint", None),
-        detail=getattr(diag, "message_detail", None) or getattr(source, "detail", None),
+    return from_driver(source)
+
+
+def fetch(session: Any, statement: bytes, arguments: Sequence[Any]) -> Sequence[Any]:
+    """Execute a statement of psycopg's, by any driver, and return its rows."""
+    values = checked(arguments)
+    named = {f"pgq_{number}": value for number, value in enumerate(values)}
+    with translate_errors():
+        result = session.execute(_text(statement, tuple(map(_type_of, values))), named)
+        return list(result)
+
+
+@lru_cache
+def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
+    """Return a statement with SQLAlchemy's placeholders, which name the types of the values."""
+    first, *rest = from_text(statement.decode()).split("%s")
+    text = first + "".join(f"(:pgq_{number}){part}" for number, part in enumerate(rest))
+    return sa.text(text).bindparams(
+        *(
+            sa.bindparam(f"pgq_{number}", type_=kind() if kind is not None else None)
+            for number, kind in enumerate(types)
+        )
     )
 
+
+def _type_of(value: Any) -> _Type | None:
+    """Return a value's type; None if PostgreSQL finds out, or psycopg, for instance for arrays."""
+    return _TYPES.get(type(value))
+
+
+def _time() -> sa.types.TypeEngine[Any]:
+    return sa.DateTime(timezone=True)
+
+
+_Type: TypeAlias = Callable[[], sa.types.TypeEngine[Any]]
+_TYPES: dict[type, _Type] = {
+    str: sa.Text,
+    int: sa.BigInteger,
+    timedelta: sa.Interval,
+    datetime: _time,
+}
 
 __all__ = ["AsyncSession", "Session", "async_joined_session", "joined_session"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from psycopg.rows import class_row, tuple_row
 
@@ -21,6 +21,7 @@ from pgqpy._wire.statements import checked
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._connections import executor
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
     FinishedTask,
@@ -34,6 +35,9 @@ from pgqpy.tasks._values import (
     TaskQueueInfo,
     TaskStatistics,
 )
+
+if TYPE_CHECKING:
+    from pgqpy.tasks._connections import ForeignConnection
 
 T = TypeVar("T")
 _Taken: TypeAlias = list[Task]
@@ -49,14 +53,22 @@ def _seconds(wait: Duration | None) -> float:
 class Tasks:
     """Task queues, on the caller's connection and in its transaction.
 
+    Tasks are pushed into connections of psycopg, SQLAlchemy (also its sessions), asyncpg and
+    Django; all else takes psycopg's.
+
     Each method calls the function of ``pgq_task`` of its name and raises its errors as a
     `pgqpy.errors.PgqError`: TaskQueueNotFound, TaskConflict for tasks that another claimant has,
     InvalidTask for invalid arguments, InvalidPayload for payloads that are not JSON.
     """
 
-    def __init__(self, conn: Connection, claimant: str | None = None) -> None:
-        """``claimant`` is the name under which tasks are claimed; by default a unique one."""
-        self.conn = conn
+    def __init__(self, conn: Connection | ForeignConnection, claimant: str | None = None) -> None:
+        """``claimant`` is the name under which tasks are claimed; by default a unique one.
+
+        A connection of another library is for `push`, `push_unique` and `push_many` only. Raises
+        InvalidTask for other objects.
+        """
+        self._execute_foreign = executor(conn)
+        self.conn = cast(Connection, conn)
         self.claimant = claimant or unique_name()
 
     # --- push
@@ -619,6 +631,8 @@ class Tasks:
 
     def _wait(self, queues: list[str], take: Callable[[], _Taken], seconds: float) -> list[Task]:
         """Take tasks as soon as there are any, until the timeout."""
+        if self._execute_foreign is not None:
+            raise self._only_pushes()
         if not self.conn.autocommit:
             raise InvalidTask(
                 "it is to wait for tasks, and the connection is not in autocommit",
@@ -650,12 +664,24 @@ class Tasks:
         return value
 
     def _rows(self, statement: bytes, *arguments: Any) -> Any:
+        if self._execute_foreign is not None:
+            if statement not in sql.PUSHES:
+                raise self._only_pushes()
+            return self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
             cursor.execute(statement, checked(arguments))
             return cursor.fetchall()
 
+    def _only_pushes(self) -> InvalidTask:
+        return InvalidTask(
+            f"tasks are only pushed into {self.conn!r:.80}",
+            hint="All else takes a connection of psycopg's, such as pgqpy.connect().",
+        )
+
     def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
+        if self._execute_foreign is not None:
+            raise self._only_pushes()
         cursor = self.conn.cursor(row_factory=class_row(kind))
         with translate_errors():
             cursor.execute(statement, checked(arguments))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from psycopg.rows import class_row, tuple_row
 
@@ -18,6 +18,7 @@ from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._connections import async_executor
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
     FinishedTask,
@@ -31,6 +32,9 @@ from pgqpy.tasks._values import (
     TaskQueueInfo,
     TaskStatistics,
 )
+
+if TYPE_CHECKING:
+    from pgqpy.tasks._connections import AsyncForeignConnection
 
 T = TypeVar("T")
 _Taken: TypeAlias = list[Task]
@@ -46,14 +50,24 @@ def _seconds(wait: Duration | None) -> float:
 class AsyncTasks:
     """Task queues, on the caller's connection and in its transaction.
 
+    Tasks are pushed into connections of psycopg, SQLAlchemy (also its sessions), asyncpg and
+    Django; all else takes psycopg's.
+
     Each method calls the function of ``pgq_task`` of its name and raises its errors as a
     `pgqpy.errors.PgqError`: TaskQueueNotFound, TaskConflict for tasks that another claimant has,
     InvalidTask for invalid arguments, InvalidPayload for payloads that are not JSON.
     """
 
-    def __init__(self, conn: AsyncConnection, claimant: str | None = None) -> None:
-        """``claimant`` is the name under which tasks are claimed; by default a unique one."""
-        self.conn = conn
+    def __init__(
+        self, conn: AsyncConnection | AsyncForeignConnection, claimant: str | None = None
+    ) -> None:
+        """``claimant`` is the name under which tasks are claimed; by default a unique one.
+
+        A connection of another library is for `push`, `push_unique` and `push_many` only. Raises
+        InvalidTask for other objects.
+        """
+        self._execute_foreign = async_executor(conn)
+        self.conn = cast(AsyncConnection, conn)
         self.claimant = claimant or unique_name()
 
     # --- push
@@ -620,6 +634,8 @@ class AsyncTasks:
         self, queues: list[str], take: Callable[[], Awaitable[_Taken]], seconds: float
     ) -> list[Task]:
         """Take tasks as soon as there are any, until the timeout."""
+        if self._execute_foreign is not None:
+            raise self._only_pushes()
         if not self.conn.autocommit:
             raise InvalidTask(
                 "it is to wait for tasks, and the connection is not in autocommit",
@@ -651,12 +667,24 @@ class AsyncTasks:
         return value
 
     async def _rows(self, statement: bytes, *arguments: Any) -> Any:
+        if self._execute_foreign is not None:
+            if statement not in sql.PUSHES:
+                raise self._only_pushes()
+            return await self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
             await cursor.execute(statement, checked(arguments))
             return await cursor.fetchall()
 
+    def _only_pushes(self) -> InvalidTask:
+        return InvalidTask(
+            f"tasks are only pushed into {self.conn!r:.80}",
+            hint="All else takes a connection of psycopg's, such as pgqpy.connect().",
+        )
+
     async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
+        if self._execute_foreign is not None:
+            raise self._only_pushes()
         cursor = self.conn.cursor(row_factory=class_row(kind))
         with translate_errors():
             await cursor.execute(statement, checked(arguments))

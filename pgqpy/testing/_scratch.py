@@ -19,7 +19,7 @@ from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.producer import EventFields, Producer
+from pgqpy.producer import EventData, EventFields, Producer
 
 #: The maximum immediate retries of a consumer's events before `drain` gives up.
 ROUNDS = 100
@@ -57,7 +57,7 @@ class ScratchDatabase:
         self,
         queue: str,
         type: str | None,  # noqa: A002
-        data: str | None = None,
+        data: EventData | None = None,
         **options: Any,
     ) -> int:
         """Write an event and commit; return its id. ``options`` are `Producer.insert_event`'s."""

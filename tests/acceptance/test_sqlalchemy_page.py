@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.runtime.migration import MigrationContext
@@ -12,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import pgqpy.alembic
+from pgqpy.tasks import Tasks
 from tests.fixtures import pages
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.pages import text_of
@@ -36,7 +38,7 @@ def order() -> Any:
     return Order
 
 
-def test_it(conn: Connection, dsn: str) -> None:
+def test_it(conn: Connection, dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
     engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
     async_engine = create_async_engine(sa.make_url(dsn).set(drivername="postgresql+asyncpg"))
     page: dict[str, Any] = {
@@ -54,6 +56,25 @@ def test_it(conn: Connection, dsn: str) -> None:
     assert conn.execute(
         "select ev_type, count(*) from pgq.event_template group by ev_type order by ev_type"
     ).fetchall() == [("created", 1), ("imported", 10_000)]
+
+    for block in (*blocks("Events as objects"), *blocks("Queues as tables")):
+        exec(block, page)
+    count = 10_000 + 6
+    assert capsys.readouterr().out.splitlines() == ["10002", str(count)]
+    assert conn.execute(
+        "select ev_type, ev_data, ev_extra1 from pgq_queue.orders order by ev_id offset 10001"
+    ).fetchall() == [
+        ("order.placed", '{"id":2,"item":"pen"}', None),
+        ("order.paid", '{"order":2,"amount":4.5}', "EUR"),
+        ("seen", '{"id":1}', None),
+        ("seen", '{"id":2}', None),
+        ("item", "book", None),
+    ]
+
+    Tasks(conn).create_queue("mails")
+    for block in blocks("Tasks from a session"):
+        exec(block, page)
+    assert [task.payload for task in Tasks(conn).list("mails")] == [{"order": 3}]
 
     for block in blocks("asyncio"):
         exec(block, page)
@@ -106,6 +127,26 @@ def test_it(conn: Connection, dsn: str) -> None:
     page["auditor"].run(until_empty=True)
     assert conn.execute("select * from audit_log").fetchall() == [('{"id":1,"name":"Ada"}',)]
     engine.dispose()
+
+
+def test_inserting(conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    conn.execute("select pgq.create_queue('orders')")
+    conn.execute("create table shop_order as select 7 as id, 'ann' as customer")
+    page = text_of("inserting.md")
+    for block in pages.blocks(page):
+        exec(block, {})
+    relation, copy = pages.blocks(page, "sql")
+    conn.execute(relation.encode())
+    begin, ask, last = copy.splitlines()
+    assert begin == "begin;"
+    with conn.transaction(), conn.cursor() as cursor:
+        (table,) = cursor.execute(ask.encode()).fetchone() or ()
+        assert table in last
+        with cursor.copy(last.encode()) as rows:
+            rows.write_row(("placed", "copied"))
+    counts = "select ev_data ^@ '{', count(*) from pgq_queue.orders group by 1 order by 1"
+    assert conn.execute(counts).fetchall() == [(False, 1), (True, 1001)]
 
 
 def mine(_object: Any, name: str, kind: str, *_: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.db import connection
@@ -16,4 +15,4 @@ def send(event_type: str, **data: Any) -> int:
     """Write an event in Django's transaction: inside ``transaction.atomic()``, with the rest."""
     connection.ensure_connection()
     # psycopg's own connection, which Django has wrapped
-    return ORDERS.insert_event(connection.connection, event_type, json.dumps(data))
+    return ORDERS.insert_event(connection.connection, event_type, data)

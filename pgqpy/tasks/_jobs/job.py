@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import psycopg
 
@@ -14,9 +14,13 @@ from pgqpy.errors import InvalidTask
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._client_async import AsyncTasks
+from pgqpy.tasks._connections import is_async
 from pgqpy.tasks._jobs.payload import Arguments
 from pgqpy.tasks._jobs.periodic import PeriodicTask
 from pgqpy.tasks._statements import Duration, headers_json, smallint
+
+if TYPE_CHECKING:
+    from pgqpy.tasks._connections import AsyncForeignConnection, ForeignConnection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,17 +56,28 @@ class Push(Generic[P]):
         self.default = options
 
     @overload
-    def push(self, conn: psycopg.Connection[Any], /, *args: P.args, **kwargs: P.kwargs) -> int: ...
+    def push(
+        self,
+        conn: psycopg.Connection[Any] | ForeignConnection,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> int: ...
 
     @overload
     def push(
-        self, conn: psycopg.AsyncConnection[Any], /, *args: P.args, **kwargs: P.kwargs
+        self,
+        conn: psycopg.AsyncConnection[Any] | AsyncForeignConnection,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Awaitable[int]: ...
 
     def push(self, conn: Any, /, *args: P.args, **kwargs: P.kwargs) -> int | Awaitable[int]:
         """Put a call into the queue, in the connection's transaction; return the task's id.
 
-        With an AsyncConnection, await it. While a task with the same ``unique_key`` waits in the
+        The connection is one of psycopg, SQLAlchemy (also a session), asyncpg or Django; await it
+        if that is asynchronous. While a task with the same ``unique_key`` waits in the
         queue, none is pushed, and its id is returned. Raises TypeError for arguments that the
         function does not take, InvalidPayload for those that do not fit its annotations.
         """
@@ -184,12 +199,6 @@ def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     raise InvalidTask(f"the {what} is {value!r:.80}", hint="Give a text, or None for none.")
 
 
-def _tasks(conn: object) -> Any:
+def _tasks(conn: Any) -> Any:
     """Return the client for either kind of connection."""
-    if isinstance(conn, psycopg.AsyncConnection):
-        return AsyncTasks(conn)
-    if isinstance(conn, psycopg.Connection):
-        return Tasks(conn)
-    raise InvalidTask(
-        f"a job cannot be pushed into {conn!r:.80}", hint="Give a connection of psycopg's."
-    )
+    return AsyncTasks(conn) if is_async(conn) else Tasks(conn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -43,6 +44,18 @@ def test_an_event_has_the_fields_that_were_given(conn: Connection, queue: str) -
     producer.insert_events_returning(conn, iter([event, ("only a type",)]))
     short = ("only a type", None, None, None, None, None)
     assert stored(conn) == [tuple(event), short, *[tuple(event)] * 3, short, tuple(event), short]
+
+
+def test_data_may_be_an_object_which_is_dumped_as_json(conn: Connection, queue: str) -> None:
+    producer = Producer(queue)
+    event = NewEvent("type", {"a": "é"}, "1")
+    producer.insert_event(conn, event.type, event.data, extra1="1")
+    producer.insert_events(conn, [event, ("type", {"a": "é"}, "1")])
+    producer.insert_events(conn, [event], at=datetime(2020, 1, 1, tzinfo=UTC))
+    producer.insert_events_returning(conn, [event])
+    assert stored(conn) == [("type", '{"a":"é"}', "1", None, None, None)] * 5
+    with pytest.raises(errors.InvalidPayload, match=r"\$\.a"):
+        producer.insert_events(conn, [event, ("type", {"a": {1}})])
 
 
 def write_in_every_way(producer: Producer, conn: Connection) -> None:

@@ -136,11 +136,17 @@ def test_what_is_written_is_what_is_stored(conn: Connection, queue: str, engine:
         (second,) = producer.insert_events_returning(session, [fields])
         assert producer.insert_events(session, [fields]) == 1
         empty = producer.insert_event(session, None)
+        for write in (producer.insert_events, producer.insert_events_returning):
+            write(session, [("t", {"a": 1})])
+        producer.insert_event(session, "t", {"a": 1})
     assert first < second < empty
-    assert conn.execute(
-        "select ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-        " from pgq.event_template order by ev_id"
-    ).fetchall() == [fields] * 3 + [(None,) * 6]
+    assert (
+        conn.execute(
+            "select ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+            " from pgq.event_template order by ev_id"
+        ).fetchall()
+        == [fields] * 3 + [(None,) * 6] + [("t", '{"a":1}', *[None] * 4)] * 3
+    )
 
 
 def test_many_events_are_whole_or_not_at_all_and_the_session_goes_on(
