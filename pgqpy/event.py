@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from pgqpy._runtime.failure import MAX_TRACEBACK, delay_of, storable
-from pgqpy._wire.event_data import EventData
 from pgqpy._wire.row_format import decode_json, decode_row, operation_and_key
 from pgqpy.errors import InvalidPayload, PgqError
 
@@ -27,10 +26,13 @@ Letters = tuple[list[int], list[str], list[str | None]]
 
 
 class NewEvent(NamedTuple):
-    """An event to be written. A plain tuple with the fields in this order will do."""
+    """An event to be written; ``data`` is a `pgqpy.producer.EventData`, or None.
+
+    A plain tuple with the fields in this order will do.
+    """
 
     type: str | None
-    data: EventData | None = None
+    data: Any = None
     extra1: str | None = None
     extra2: str | None = None
     extra3: str | None = None

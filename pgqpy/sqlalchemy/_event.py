@@ -111,6 +111,7 @@ class Event:
 
     def __init_subclass__(cls, **options: Any) -> None:
         own = vars(cls)
+        mapped: Any = cls
         arguments = {
             # Or INSERT would return columns that only pgq_reader may read.
             "eager_defaults": False,
@@ -118,10 +119,10 @@ class Event:
         }
         if "__queue__" in own:
             _check_only_class(cls)
-            cls.__table__ = queue_table(cls.__queue__)
-            arguments |= _root_arguments(cls, cls.__table__)
+            mapped.__table__ = queue_table(cls.__queue__)
+            arguments |= _root_arguments(cls, mapped.__table__)
         if "__queue__" in own or hasattr(cls, "__mapper__"):
-            cls.__mapper_args__ = arguments
+            mapped.__mapper_args__ = arguments
         super().__init_subclass__(**options)
 
 
@@ -140,7 +141,7 @@ def _check_only_class(cls: type[Event]) -> None:
 def _root_arguments(cls: type[Any], table: sa.Table) -> dict[str, Any]:
     """Return mapper arguments by which events of types without a class are of the queue's class."""
     identity = cls.__event_type__ or ""
-    known = sa.bindparam(
+    known: sa.BindParameter[Any] = sa.bindparam(
         "pgq_types", callable_=lambda: list(cls.__mapper__.polymorphic_map), expanding=True
     )
     on = sa.case((table.c.ev_type.in_(known), table.c.ev_type), else_=identity)

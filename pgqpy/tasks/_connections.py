@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import psycopg
 
@@ -56,7 +56,7 @@ def executor(conn: object) -> Execute | None:
         raise _refused(conn, "It is asynchronous: use AsyncTasks.")
     if found is None:
         raise _refused(conn, "Give a connection of psycopg or Django, or SQLAlchemy's Session.")
-    return found
+    return cast(Execute, found)
 
 
 def async_executor(conn: object) -> AsyncExecute | None:
@@ -73,7 +73,7 @@ def async_executor(conn: object) -> AsyncExecute | None:
         raise _refused(
             conn, "Give a connection of psycopg or asyncpg, or SQLAlchemy's AsyncSession."
         )
-    return found
+    return cast(AsyncExecute, found)
 
 
 def is_async(conn: object) -> bool:

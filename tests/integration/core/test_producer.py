@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -51,7 +50,8 @@ def test_data_may_be_an_object_which_is_dumped_as_json(conn: Connection, queue: 
     event = NewEvent("type", {"a": "é"}, "1")
     producer.insert_event(conn, event.type, event.data, extra1="1")
     producer.insert_events(conn, [event, ("type", {"a": "é"}, "1")])
-    producer.insert_events(conn, [event], at=datetime(2020, 1, 1, tzinfo=UTC))
+    conn.execute("select pgq.set_queue_config(%s, 'key_window', '1 day')", [queue])
+    producer.insert_events(conn, [event], key=lambda event: event[0])
     producer.insert_events_returning(conn, [event])
     assert stored(conn) == [("type", '{"a":"é"}', "1", None, None, None)] * 5
     with pytest.raises(errors.InvalidPayload, match=r"\$\.a"):

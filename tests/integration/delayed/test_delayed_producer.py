@@ -116,11 +116,11 @@ def test_nonsense_is_refused_before_it_is_sent(conn: Connection, producer: Produ
         producer.insert_events(conn, [("t",)], at=lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="key is str or None, not 81"):
         producer.insert_event(conn, "t", key=81)  # type: ignore[arg-type]
-    for fields in (("t", 5), ("t", {"id": 1})):
-        with pytest.raises(TypeError, match="fields are str or None"):
+    for fields in (("t", 5), (5, "t")):
+        with pytest.raises(TypeError, match="an event's"):
             producer.insert_event(conn, *fields)
-        with pytest.raises(TypeError, match="fields are str or None"):
-            producer.insert_events_returning(conn, [fields])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="an event's"):
+            producer.insert_events_returning(conn, [fields])
     assert ops.value(conn, "select count(*) from pgq.delayed") == 0
 
 
