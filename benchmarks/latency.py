@@ -2,21 +2,23 @@
 
 All programs are processes of their own. The clock starts before the insert is sent; it stops when
 `process_event` is called, or when the notification of the first tick that shows the event comes.
-First 1,000 events a second, each a transaction; then one event a minute in several databases.
+First 1,000 events a second, each a transaction; then one event a minute in several databases; then
+20 events a second with other tickers: the consumer's own process, or a function once a second.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 
-from benchmarks._beside import processes
+from benchmarks._beside import processes, thread
 from benchmarks._meter import Meter, Party
 from benchmarks._program import Handled, python_program
 from benchmarks._servers import connect, database, ticker
@@ -24,6 +26,7 @@ from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
 PGQPY = python_program("pgqpy")
+TICKING = replace(PGQPY, environment={"TICKING": "1"})
 
 TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
 
@@ -131,6 +134,38 @@ def idle(bench: Bench, server: Server, databases: int, pause: float, events: int
     )
 
 
+def once_a_second(dsn: str, statement: str) -> AbstractContextManager[None]:
+    """Execute it as pg_cron would."""
+
+    def work(done: threading.Event) -> None:
+        with connect(dsn) as conn:
+            while not done.wait(1):
+                conn.execute(statement.encode())
+
+    return thread(work)
+
+
+def ways(bench: Bench, server: Server, rate: int, count: int) -> None:
+    delays = {}
+    for number, (way, work, beside) in enumerate(
+        [
+            ("pgqpy ticker", PGQPY, ticker),
+            ('run(ticker="auto")', TICKING, nullcontext),
+            ("pgq.ticker_round() once a second", PGQPY, "select pgq.ticker_round()"),
+            ("pgq.ticker() once a second", PGQPY, "select pgq.ticker()"),
+        ]
+    ):
+        dsn = database(server, f"way_{number}")
+        PGQPY.install(dsn)
+        ticks = once_a_second(dsn, beside) if isinstance(beside, str) else beside(dsn)
+        with ticks, work.work(dsn, count, count / rate + 30) as at_work:
+            time.sleep(1)
+            PGQPY.send(dsn, count, rate)
+            delays[way] = at_work.result().delays
+            assert len(delays[way]) == count, f"{way}: {len(delays[way]):,} events have arrived"
+    bench.delays(f"{rate} events a second, by the ticker, {TO_EVENT}", delays)
+
+
 def run(bench: Bench) -> None:
     rate, count = bench.choose((1_000, 30_000), quick=(100, 100))
     databases, pause, events = bench.choose((4, 60.0, 3), quick=(2, 1.0, 1))
@@ -139,3 +174,5 @@ def run(bench: Bench) -> None:
     # A new server, so that no rows of the first are left to be cleaned up.
     with bench.server() as server:
         idle(bench, server, databases, pause, events)
+    with bench.server() as server:
+        ways(bench, server, 20, bench.choose(1_000, quick=40))

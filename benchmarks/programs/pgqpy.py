@@ -1,7 +1,8 @@
-"""A queue of pgqpy; the ticker is a process of its own."""
+"""A queue of pgqpy; the ticker is a process of its own, or the worker's with TICKING."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import psycopg
@@ -52,7 +53,7 @@ def bulk(dsn: str, payloads: Iterator[str]) -> None:
 def work(dsn: str, log: protocol.Log) -> None:
     worker = Worker(dsn, log)
     log.ready()
-    worker.run()
+    worker.run(ticker="auto" if "TICKING" in os.environ else None)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ of your own its settings.
 from __future__ import annotations
 
 import importlib
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pgqpy_consumers.settings import ConfigError, Configured, advice, configured, setting
 
@@ -35,8 +35,9 @@ class Ready(Protocol):
     def from_config(cls, config: Any) -> Self:
         """The consumer with these settings."""
 
-    def run(self, *, until_empty: bool = False) -> None:
-        """Run until stopped, or with ``until_empty`` until there is nothing left to do."""
+    def run(self, *, until_empty: bool = False, ticker: Literal["auto"] | None = None) -> None:
+        """Run until stopped, or with ``until_empty`` until there is nothing left to do; with
+        ``ticker="auto"`` make ticks if no other ticker does."""
 
     def stop(self) -> None:
         """Make ``run`` return soon."""

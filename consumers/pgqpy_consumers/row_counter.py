@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Unpack
 
 import psycopg
 from psycopg import sql
 
 import pgqpy
+from pgqpy.consumer import RunOptions
 from pgqpy.errors import translate_errors
 from pgqpy_consumers.settings import Configured, setting
 
@@ -40,7 +41,7 @@ class RowCounter(Configured, pgqpy.Consumer):
         if not config.tables:
             raise ValueError("tables must name at least one table")
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(self, **options: Unpack[RunOptions]) -> None:
         """Count new tables, then process batches as `pgqpy.Consumer` does.
 
         Raises RowsNotCountable if a table is missing or not captured as it has to be.
@@ -48,7 +49,7 @@ class RowCounter(Configured, pgqpy.Consumer):
         self.register()
         with pgqpy.connect(self.dsn) as conn:
             self.start(conn)
-        super().run(until_empty=until_empty, handle_signals=handle_signals)
+        super().run(**options)
 
     def start(self, conn: Connection) -> None:
         """Count tables that are new or must be counted again, so that counts exist before the

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from time import monotonic
 
 from pgqpy._runtime.acompat import AsyncWaker, async_on_stop_signals
+from pgqpy.errors import InvalidConsumer
+
+#: Seconds between looks at a ticker that begins or ends, and for which its end is waited.
+_LOOK = 0.01
+_END = 5.0
 
 
 class Stopped(BaseException):
@@ -43,3 +49,29 @@ class AsyncStoppable:
             self.stopping = False
             self._waker = None
             waker.close()
+
+    @asynccontextmanager
+    async def _ticking(self, waker: AsyncWaker, dsn: str, ticker: object) -> AsyncIterator[None]:
+        """Make a block beside which a ticker leads, or stands by to lead, if ``ticker`` is "auto".
+
+        The block begins when there are ticks. Its end gives the lead back.
+        """
+        if ticker is None:
+            yield
+            return
+        if ticker != "auto":
+            raise InvalidConsumer(f'ticker is {ticker!r}; it must be "auto", or None')
+        # Few processes tick; and the ticker uses this library.
+        from pgqpy_ticker.beside import Beside
+
+        beside = Beside(dsn)
+        try:
+            while not (beside.settled or self.stopping):
+                await waker.wait(_LOOK)
+            beside.check()
+            yield
+        finally:
+            beside.stop()
+            latest = monotonic() + _END
+            while not beside.ended and monotonic() < latest:
+                await waker.wait(_LOOK)

@@ -1,7 +1,7 @@
 """Consumers: classes to subclass, each for sync code and for asyncio."""
 
 from pgqpy._runtime.checks import check_names
-from pgqpy.consumer.base import Consumer
+from pgqpy.consumer.base import Consumer, RunOptions
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.batch_async import AsyncBatch
@@ -31,6 +31,7 @@ __all__ = [
     "GroupBatch",
     "GroupConsumer",
     "RemoteConsumer",
+    "RunOptions",
     "SerialConsumer",
     "TrackedConsumer",
     "check_names",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from psycopg import IsolationLevel
 
@@ -49,6 +49,14 @@ class ConsumerOptions(TypedDict, total=False):
     consumer: str | None
     listen_dsn: str | None
     prepare_threshold: int | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of `run`, for classes that override it; see `Consumer.run`."""
+
+    until_empty: bool
+    handle_signals: bool
+    ticker: Literal["auto"] | None
 
 
 # Long: a setting each, which subclasses override.
@@ -224,10 +232,16 @@ class Consumer(Stoppable):
 
     def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        with self._loop(handle_signals=False, strict=True) as loop:
+        with self._loop(handle_signals=False, strict=True, ticker=None) as loop:
             return loop.step()
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(
+        self,
+        *,
+        until_empty: bool = False,
+        handle_signals: bool = True,
+        ticker: Literal["auto"] | None = None,
+    ) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
         Registers the consumer first if it is not: it then gets the events that come from now on.
@@ -239,8 +253,12 @@ class Consumer(Stoppable):
 
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
+
+        With ``ticker="auto"`` this process makes the ticks while no other ticker does: a thread
+        beside the consumer leads the database's tickers, or stands by. It needs the role
+        pgq_admin, and begins by raising PermissionDenied if that is missing.
         """
-        with self._loop(handle_signals=handle_signals, strict=until_empty) as loop:
+        with self._loop(handle_signals=handle_signals, strict=until_empty, ticker=ticker) as loop:
             loop.run(until_empty=until_empty)
 
     def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
@@ -293,9 +311,14 @@ class Consumer(Stoppable):
         return Batches(self)
 
     @contextmanager
-    def _loop(self, *, handle_signals: bool, strict: bool) -> Iterator[Loop]:
+    def _loop(
+        self, *, handle_signals: bool, strict: bool, ticker: Literal["auto"] | None
+    ) -> Iterator[Loop]:
         self._check()
-        with self._running(handle_signals=handle_signals) as waker:
+        with (
+            self._running(handle_signals=handle_signals) as waker,
+            self._ticking(waker, self.listen_dsn, ticker),
+        ):
             session = Session(
                 self.dsn,
                 Subscription(self.listen_dsn, self.queue) if self.listen else None,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from psycopg import IsolationLevel
 
@@ -46,6 +46,14 @@ class ConsumerOptions(TypedDict, total=False):
     consumer: str | None
     listen_dsn: str | None
     prepare_threshold: int | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of `run`, for classes that override it; see `AsyncConsumer.run`."""
+
+    until_empty: bool
+    handle_signals: bool
+    ticker: Literal["auto"] | None
 
 
 # Long: a setting each, which subclasses override.
@@ -223,10 +231,16 @@ class AsyncConsumer(AsyncStoppable):
 
     async def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        async with self._loop(handle_signals=False, strict=True) as loop:
+        async with self._loop(handle_signals=False, strict=True, ticker=None) as loop:
             return await loop.step()
 
-    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    async def run(
+        self,
+        *,
+        until_empty: bool = False,
+        handle_signals: bool = True,
+        ticker: Literal["auto"] | None = None,
+    ) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
         Registers the consumer first if it is not: it then gets the events that come from now on.
@@ -238,8 +252,14 @@ class AsyncConsumer(AsyncStoppable):
 
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
+
+        With ``ticker="auto"`` this process makes the ticks while no other ticker does: a thread
+        beside the consumer leads the database's tickers, or stands by. It needs the role
+        pgq_admin, and begins by raising PermissionDenied if that is missing.
         """
-        async with self._loop(handle_signals=handle_signals, strict=until_empty) as loop:
+        async with self._loop(
+            handle_signals=handle_signals, strict=until_empty, ticker=ticker
+        ) as loop:
             await loop.run(until_empty=until_empty)
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
@@ -292,9 +312,14 @@ class AsyncConsumer(AsyncStoppable):
         return AsyncBatches(self)
 
     @asynccontextmanager
-    async def _loop(self, *, handle_signals: bool, strict: bool) -> AsyncIterator[AsyncLoop]:
+    async def _loop(
+        self, *, handle_signals: bool, strict: bool, ticker: Literal["auto"] | None
+    ) -> AsyncIterator[AsyncLoop]:
         self._check()
-        async with self._running(handle_signals=handle_signals) as waker:
+        async with (
+            self._running(handle_signals=handle_signals) as waker,
+            self._ticking(waker, self.listen_dsn, ticker),
+        ):
             session = AsyncSession(
                 self.dsn,
                 AsyncSubscription(self.listen_dsn, self.queue) if self.listen else None,

@@ -81,7 +81,6 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
     assert {row[1:3] for row in rows if row[0] is None} == {
         single(examples.demo.database.LOCK),
         single(int.from_bytes(b"pgqpy")),
-        pgqpy_ticker.lead.LOCK,
         (pgqpy_consumers.replicate._state.LOCK, None),
         (pgqpy_consumers.spark.archive.LOCK, None),
         (pgqpy_consumers.spark._driver_session.LOCK, None),

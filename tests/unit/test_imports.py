@@ -59,6 +59,19 @@ def test_ticker_ready_made_consumers_and_examples_use_only_public_modules() -> N
     assert not violations(within("pgqpy_ticker", "pgqpy_consumers", "examples"), internal)
 
 
+def test_the_library_imports_the_ticker_in_one_place_if_it_is_asked_to_tick() -> None:
+    library = within("pgqpy")
+    of_the_command_line = within("pgqpy.cli")
+    assert violations(
+        lambda module: library(module) and not of_the_command_line(module), within("pgqpy_ticker")
+    ) == [
+        f"pgqpy._runtime.{twin} imports pgqpy_ticker.beside"
+        for twin in ("stoppable", "stoppable_async")
+    ]
+    code = "import sys, pgqpy; sys.exit('pgqpy_ticker' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_root_of_the_package_has_few_modules() -> None:
     modules = [path.name for path in (ROOT / "pgqpy").glob("*.py")]
     assert len(modules) <= MOST_IN_THE_ROOT, sorted(modules)

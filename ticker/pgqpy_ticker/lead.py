@@ -24,7 +24,7 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
 from pgqpy_ticker.foreign import LEAD, ForeignLocks
 from pgqpy_ticker.logs import one_line
-from pgqpy_ticker.problem import Pooled, SchemaMissing, SchemaPlanted
+from pgqpy_ticker.problem import NotAllowed, Pooled, SchemaMissing, SchemaPlanted
 from pgqpy_ticker.served import Operation, Served
 
 LOCK = (0x70677170, 1)
@@ -55,7 +55,9 @@ _HOLDER: LiteralString = """
 """
 _END: LiteralString = "select pg_catalog.pg_terminate_backend(%s)"
 _OWNER: LiteralString = """
-    select r.rolname, r.rolsuper or r.rolname = 'pgq_owner'
+    select r.rolname, r.rolsuper or r.rolname = 'pgq_owner',
+           pg_catalog.has_function_privilege(p.oid, 'execute'),
+           pg_catalog.quote_ident(current_user)
     from pg_catalog.pg_proc p
     join pg_catalog.pg_namespace n on n.oid = p.pronamespace
     join pg_catalog.pg_roles r on r.oid = n.nspowner
@@ -66,13 +68,16 @@ _ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])
 
 async def check_schema(connection: Connection) -> None:
     """Raise SchemaMissing unless this database has our ticker's functions, SchemaPlanted if a role
-    that may create schemas here has made a schema of that name: its code would run as our role."""
+    that may create schemas here has made a schema of that name: its code would run as our role;
+    NotAllowed if our role may not tick: a standby would notice only when it leads."""
     row = await (await connection.execute(_OWNER, (_ROUND,))).fetchone()
     if row is None:
         raise SchemaMissing(f"there is no function {_ROUND}")
-    owner, ours = row
+    owner, ours, allowed, role = row
     if not ours:
         raise SchemaPlanted(owner)
+    if not allowed:
+        raise NotAllowed(role)
 
 
 async def check_session(connection: Connection, database: Database) -> None:

@@ -19,6 +19,10 @@ class SchemaPlanted(Exception):
     """The schema pgq belongs to a role, the argument, that may create schemas and is not ours."""
 
 
+class NotAllowed(Exception):
+    """The role, the argument as SQL, may not tick."""
+
+
 class Pooled(Exception):
     """A pooler between us and the server gives our transactions different sessions."""
 
@@ -57,6 +61,12 @@ class Problem:
                 return cls(
                     f"the schema pgq belongs to role {error}: it is not ours, and not run",
                     f"drop it, and run: pgqpy migrate --dsn ... (for {database.name})",
+                    permanent=True,
+                )
+            case NotAllowed():
+                return cls(
+                    f"not allowed: role {error} is no member of pgq_admin",
+                    f"grant pgq_admin to {error}",
                     permanent=True,
                 )
             case errors.InsufficientPrivilege():

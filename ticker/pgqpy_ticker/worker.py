@@ -42,6 +42,8 @@ class Worker:
         self.served = served
         self.settled = asyncio.Event()
         """Set once the state of the database is known: led, stood by for, or away."""
+        self.failure: Exception | None = None
+        """The last reason for which it is, or was, away."""
         self._log = served.log()
         self._failure_log = FailureLog(self._log, 0.1, served.database.reconnect_at_most)
         self._foreign = ForeignLocks(served)
@@ -72,6 +74,7 @@ class Worker:
         if not (problem.permanent or isinstance(error, psycopg.Error | OSError | Unanswered)):
             # A bug must not end the service of this database, nor hide.
             self._log.error("unexpected error", exc_info=error)
+        self.failure = error
         self.served.enter(State.AWAY, problem.message)
         self.settled.set()
         self._failure_log.failed(problem.message, hint=problem.hint, cause=problem.cause)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pgqpy
+from pgqpy.consumer import RunOptions
 from pgqpy_consumers._shared import identity
 from pgqpy_consumers.email_sender._mail import (
     AddressTemplate,
@@ -157,10 +158,10 @@ class EmailSender(Configured, pgqpy.TrackedConsumer):
                 raise pgqpy.DeadLetter(f"refused: {error}") from error
             raise
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(self, **options: Unpack[RunOptions]) -> None:
         """Run as every consumer does; closes the connection to the server at the end."""
         try:
-            super().run(until_empty=until_empty, handle_signals=handle_signals)
+            super().run(**options)
         finally:
             self.server.close()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import pgqpy
+from pgqpy.consumer import RunOptions
 from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy_consumers.replicate._apply import Stream
 from pgqpy_consumers.replicate._workers import Workers
@@ -44,13 +45,13 @@ class Replicate(Configured, RemoteConsumer):
     def _stream(self) -> Stream:
         return Stream(self.queue, self.consumer)
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(self, **options: Unpack[RunOptions]) -> None:
         """Copy and follow until `stop`.
 
         With ``until_empty``, until all added tables are copied and the queue is empty; then raises
         ReplicaError if a table fails. Otherwise its changes wait, and the others go on.
         """
-        self._until_empty = until_empty
+        self._until_empty = options.get("until_empty", False)
         self._workers = workers = Workers(
             (self.dsn, self.target_dsn),
             (self.queue, self.consumer),
@@ -59,8 +60,8 @@ class Replicate(Configured, RemoteConsumer):
             sequences_period=self.sequences_period,
         )
         try:
-            super().run(until_empty=until_empty, handle_signals=handle_signals)
-            if until_empty:
+            super().run(**options)
+            if self._until_empty:
                 workers.finish()
         finally:
             self._workers = None

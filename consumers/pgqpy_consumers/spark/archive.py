@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, LiteralString, Unpack
 
 import psycopg
 from psycopg import sql
@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 import pgqpy
 from pgqpy.admin import Admin
+from pgqpy.consumer import RunOptions
 from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._archive_log import (
@@ -119,10 +120,10 @@ class Archive(SparkConsumer):
                 )
         return True
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(self, **options: Unpack[RunOptions]) -> None:
         """Run like `SparkConsumer.run`; registers like `register`, and raises its errors."""
         self.register()
-        super().run(until_empty=until_empty, handle_signals=handle_signals)
+        super().run(**options)
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         """Leave `run` if a retry does not help."""

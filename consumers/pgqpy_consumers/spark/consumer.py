@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
+from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn, Unpack
 
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 import pgqpy
-from pgqpy.consumer import check_names
+from pgqpy.consumer import RunOptions, check_names
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
@@ -147,7 +147,7 @@ class SparkConsumer:
         """Run like `pgqpy.Consumer.run_once`, without waiting for more events to collect."""
         return self._loop.run_once()
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    def run(self, **options: Unpack[RunOptions]) -> None:
         """Process batches until `stop`, like `pgqpy.Consumer.run`, except:
 
         Spark is started first, if it is not running. With ``until_empty`` it processes the events
@@ -156,7 +156,7 @@ class SparkConsumer:
         """
         # Spark installs a handler for SIGINT when it starts: it must not replace ours.
         _ = self.spark
-        self._loop.run(until_empty=until_empty, handle_signals=handle_signals)
+        self._loop.run(**options)
 
     def stop(self) -> None:
         """Stop like `pgqpy.Consumer.stop`."""
@@ -235,12 +235,12 @@ class _Loop(pgqpy.Consumer):
         self._events = 0
         self._seconds = 0.0
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        self._collects = not until_empty and not self.listen
-        self._until_empty = until_empty
+    def run(self, **options: Unpack[RunOptions]) -> None:
+        self._until_empty = options.get("until_empty", False)
+        self._collects = not self._until_empty and not self.listen
         self._goal = None
         try:
-            super().run(until_empty=until_empty, handle_signals=handle_signals)
+            super().run(**options)
         finally:
             self._collects = self._until_empty = False
 

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar, Unpack
 
 import httpx
 
 import pgqpy
+from pgqpy.consumer import RunOptions
 from pgqpy.consumer.tracked_async import Stopped
 from pgqpy.retry import Backoff
 from pgqpy_consumers._shared import identity
@@ -244,10 +245,10 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         if isinstance(error, EndpointGone):
             raise error
 
-    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    async def run(self, **options: Unpack[RunOptions]) -> None:
         """Run as every consumer does."""
         async with self._open_endpoint():
-            await super().run(until_empty=until_empty, handle_signals=handle_signals)
+            await super().run(**options)
 
     async def run_once(self) -> bool:
         """Run once as every consumer does."""

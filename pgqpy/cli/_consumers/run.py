@@ -31,6 +31,9 @@ from pgqpy.log import logger
 @click.option(
     "--until-empty", is_flag=True, help="Process what is there now, and end; for schedulers."
 )
+@click.option(
+    "--with-ticker", is_flag=True, help="Make the ticks, too, while no other ticker does."
+)
 @log_options
 @click.pass_obj
 def run(
@@ -41,6 +44,7 @@ def run(
     example: bool,
     dsn: str | None,
     until_empty: bool,
+    with_ticker: bool,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -48,7 +52,8 @@ def run(
 
     NAME is one of those that --list shows, or FILE.py:CLASS, or MODULE:CLASS. It runs until
     SIGTERM or Ctrl-C, which end it after the current batch. The consumer is registered if it is
-    not. With --until-empty nothing is retried: the next run does that.
+    not. With --until-empty nothing is retried: the next run does that. With --with-ticker the role
+    must be a member of pgq_admin.
 
     Exit codes: 0 when it was stopped or is done, 1 when it failed, 2 when the command or the
     configuration is wrong.
@@ -96,7 +101,8 @@ def run(
         ) from error
     with batch_log(name.rpartition(":")[2], log_level, log_format):
         try:
-            ended = consumer.run(until_empty=until_empty)
+            ticker: Any = {"ticker": "auto"} if with_ticker else {}
+            ended = consumer.run(until_empty=until_empty, **ticker)
             if inspect.iscoroutine(ended):
                 asyncio.run(ended)
         except (PgqError, click.ClickException):

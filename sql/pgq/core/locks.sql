@@ -35,7 +35,7 @@ as $$
         (1886875921, 0, true, 'sweep', 'sweeping task queues'),
         (1886875922, null, true, 'task limits', 'task queues with limits'),
         (1886875923, null, true, 'lanes', 'lanes of task queues'),
-        (1885827440, 1, true, null, 'the ticker''s lead'),
+        (1885827440, 1, true, 'lead', 'the ticker''s lead'),
         (1885827425, null, true, null, 'the archive that Spark writes'),
         (1885827442, null, true, null, 'replicated tables'),
         (1885827443, null, true, null, 'Spark streams');

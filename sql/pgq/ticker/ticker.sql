@@ -213,11 +213,14 @@ create or replace function pgq.ticker()
 returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Ticks all queues that are nominally due.
+-- Ticks all queues that are nominally due. It may be called at any time, also while a ticker leads.
 -- Returns: number of ticks made.
 -- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 begin
-    perform pgq.ticker_awake();
+    -- Only if the ticker that asked to be woken is gone: one that leads still listens.
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 and pg_try_advisory_xact_lock_shared(pgq._lock_key('lead'), 1) then
+        perform pgq.ticker_awake();
+    end if;
     return (select cardinality(pgq._make_ticks(array_agg(d.queue_id), array_agg(false), array_agg(d.event_seq), array_agg(d.fence)))
               from pgq._due_queues() d
              where d.nominal);
