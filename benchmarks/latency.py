@@ -12,15 +12,16 @@ import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
 from benchmarks._beside import processes, thread
 from benchmarks._meter import Meter, Party
-from benchmarks._program import Handled, python_program
+from benchmarks._program import Handled, Program, python_program
 from benchmarks._servers import connect, database, ticker
 from benchmarks.bench import Bench
 from pgqpy.embedded import Server
@@ -146,19 +147,23 @@ def once_a_second(dsn: str, statement: str) -> AbstractContextManager[None]:
 
 
 def ways(bench: Bench, server: Server, rate: int, count: int) -> None:
-    delays = {}
-    for number, (way, work, beside) in enumerate(
-        [
-            ("pgqpy ticker", PGQPY, ticker),
-            ('run(ticker="auto")', TICKING, nullcontext),
-            ("pgq.ticker_round() once a second", PGQPY, "select pgq.ticker_round()"),
-            ("pgq.ticker() once a second", PGQPY, "select pgq.ticker()"),
-        ]
-    ):
+    delays: dict[str, list[float]] = {}
+    contestants: dict[str, tuple[Program, Callable[[str], AbstractContextManager[object]]]] = {
+        "pgqpy ticker": (PGQPY, ticker),
+        'run(ticker="auto")': (TICKING, nullcontext),
+        "pgq.ticker_round() once a second": (
+            PGQPY,
+            partial(once_a_second, statement="select pgq.ticker_round()"),
+        ),
+        "pgq.ticker() once a second": (
+            PGQPY,
+            partial(once_a_second, statement="select pgq.ticker()"),
+        ),
+    }
+    for number, (way, (program, ticks)) in enumerate(contestants.items()):
         dsn = database(server, f"way_{number}")
         PGQPY.install(dsn)
-        ticks = once_a_second(dsn, beside) if isinstance(beside, str) else beside(dsn)
-        with ticks, work.work(dsn, count, count / rate + 30) as at_work:
+        with ticks(dsn), program.work(dsn, count, count / rate + 30) as at_work:
             time.sleep(1)
             PGQPY.send(dsn, count, rate)
             delays[way] = at_work.result().delays

@@ -45,7 +45,7 @@ class Beside:
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise PermissionDenied if the role lacks the rights, PgqError if the DSN leads to a pooler,
+        """Raise PermissionDenied if the role lacks rights, PgqError if the DSN leads to a pooler,
         or to no schema of ours. If waiting may help, it goes on trying."""
         failure = self._worker.failure
         if failure is None:
