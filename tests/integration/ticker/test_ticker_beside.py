@@ -7,7 +7,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,13 @@ def test_no_ticker_outlives_a_consumer_that_fails(dsn: str, conn: Connection, qu
         Noting(dsn, queue="nowhere").run(ticker="auto")
     with pytest.raises(errors.ConnectionFailed):
         Noting(make_conninfo(dsn, dbname="nowhere")).run(ticker="auto")
+
+    async def cancelled() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await AsyncNoting(dsn, queue=queue).run(ticker="auto")
+
+    asyncio.run(cancelled())
     assert_no_ticker_is_left(conn)
 
 
