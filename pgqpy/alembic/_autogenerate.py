@@ -84,7 +84,7 @@ class Database:
 SETTINGS = (
     *("ticker_max_count", "ticker_max_lag", "ticker_idle_period", "ticker_paused"),
     *("ticker_latency", "rotation_period", "external_ticker", "per_tx_limit"),
-    *("disable_insert", "key_window"),
+    *("disable_insert", "key_window", "keep", "keep_bytes"),
 )
 
 _LATENCY = "ticker_latency"

@@ -8,7 +8,8 @@ declare
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
         'capture_info(regclass)', 'row_count(regclass)'];
     reader_functions constant text[] := array[
-        'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
+        'register_consumer(text, text)', 'register_consumer(text, text, text)', 'find_tick(text, text)',
+        'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
         'advance_consumer(text, text, bigint)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
@@ -26,7 +27,7 @@ declare
         'count_batch_rows(bigint, regclass[])',
         'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',
         'event_retry_many(bigint, bigint[], timestamptz[])',
-        'create_group(text, text, integer, text, interval, integer, bigint)', 'drop_group(text, text, boolean)',
+        'create_group(text, text, integer, text, interval, integer, bigint, text)', 'drop_group(text, text, boolean)',
         'set_group_config(text, text, text, text)', 'resize_group(text, text, integer)',
         'join_group(text, text, text)', 'leave_group(integer)', 'group_heartbeat(integer)',
         'next_group_batch(integer, integer, interval, text[], integer, integer, integer[], boolean)',

@@ -37,6 +37,8 @@ PARAMETERS = {
     "disable_insert": "the queue refuses events",
     "per_tx_limit": "most events of one transaction (null: any)",
     "key_window": "time for which keys are remembered (null: no keys)",
+    "keep": "time for which events are kept (null: until consumers have them)",
+    "keep_bytes": "size of the event tables above which they are not (null: any)",
 }
 
 
@@ -164,6 +166,7 @@ def config(conn: Connection, queue: str, parameter: str | None, value: str | Non
       pgqpy queue config flights ticker_latency
       pgqpy queue config flights rotation_period '30 minutes'
       pgqpy queue config flights ticker_latency null
+      pgqpy queue config flights keep '7 days'
     """
     if parameter is not None and value is not None:
         Admin(conn).set_queue_config(queue, parameter, parameter_value(value))

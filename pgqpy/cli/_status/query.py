@@ -54,7 +54,8 @@ select bool_and(case when name like '%%(%%' then has_function_privilege(name, 'e
 ROTATION = """
 select q.queue_name as queue,
        least(q.queue_switch_time, now()) as rotated_at,
-       case when q.queue_switch_time <= now() then q.queue_switch_time + q.queue_rotation_period
+       case when q.queue_switch_time <= now()
+            then q.queue_switch_time + greatest(q.queue_rotation_period, q.queue_keep)
             when q.queue_rotation_period is not null then now()
         end as rotation_due_at,
        coalesce(

@@ -10,6 +10,110 @@ begin
 end;
 $$;
 
+create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text, x_start text)
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Registers a consumer on a queue. A registered consumer keeps its position.
+-- Parameters:
+--      x_start         - where its events begin, as for pgq.find_tick()
+-- Returns: 1 if it was registered, 0 if it already was.
+-- Errors: those of pgq.find_tick()
+begin
+    return pgq._register_consumer(x_queue_name, x_consumer_id, null, x_start);
+end;
+$$;
+
+create or replace function pgq.find_tick(i_queue_name text, i_start text)
+returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the tick after which a consumer is to begin, so that it gets all events from some point on.
+-- Parameters:
+--      i_start     - 'first': the oldest events there are; 'now': those to come; the number of an event: that event and
+--                    those inserted later; a time, as timestamptz reads it: those of transactions that began then or
+--                    later. Events or times are between ticks, so some events before come, too: those of two ticks
+-- Returns: a tick id.
+-- Errors: PQ001 no such queue, PQ008 rotation may have removed events from then on, PQ011 nonsense, or in the future,
+--      PQ015 queue has no tick
+declare
+    q       pgq.queue := pgq._find_queue(i_queue_name);
+    event   bigint;
+    since   timestamptz;
+    oldest  pgq.tick_0;
+    res     bigint;
+begin
+    if i_start = 'now' then
+        return pgq._require_tick(i_queue_name, (pgq._last_tick(q.queue_id)).tick_id);
+    end if;
+    begin
+        if i_start ~ '^[0-9]+$' then
+            event := i_start::bigint;
+        elsif i_start <> 'first' then
+            since := i_start::timestamptz;
+        end if;
+    exception when data_exception then
+        i_start := null;
+    end;
+    if i_start is null or event = 0 or not isfinite(since) then
+        raise exception using errcode = 'PQ011',
+            message = 'this is no place in a queue to start at',
+            hint = 'Give ''first'', ''now'', the number of an event, or a time such as ''2026-11-21 08:30+01''.';
+    end if;
+    if since > clock_timestamp() or event > pgq._event_seq_value(q.queue_event_seq_id) then
+        raise exception using errcode = 'PQ011',
+            message = format('queue %L is not at %s yet', i_queue_name, coalesce(since::text, 'event ' || event)),
+            hint = 'To get only events to come, start at ''now''.';
+    end if;
+
+    -- The log must not move on between the snapshot of the next statement and its reading of both tables.
+    lock table pgq.tick_0, pgq.tick_1 in access share mode;
+    perform pgq._check_log_snapshot('tick');
+    select * into q from pgq.queue where queue_id = q.queue_id;
+    select * into oldest
+      from pgq.tick_log
+     where tick_queue = q.queue_id
+       and tick_id >= q.queue_horizon_tick
+     order by tick_id
+     limit 1;
+    perform pgq._require_tick(i_queue_name, oldest.tick_id);
+    -- The last tick but one: what a tick says of time and sequence was read before it took its snapshot, but after the
+    -- tick before it was committed.
+    select tick_id into res
+      from pgq.tick_log
+     where tick_queue = q.queue_id
+       and tick_id >= q.queue_horizon_tick
+       and (tick_time <= since or tick_event_seq < event)
+     order by tick_id desc
+    offset 1
+     limit 1;
+    -- Nothing is missing if nothing was ever removed.
+    if res is null and i_start <> 'first' and q.queue_horizon_tick > 1 then
+        raise exception using errcode = 'PQ008',
+            message = format('queue %L does not have all events from %s on any more', i_queue_name, coalesce(since::text, event::text)),
+            detail = format('It has those after tick %s, of %s, when event %s was the newest.',
+                            oldest.tick_id, oldest.tick_time, oldest.tick_event_seq),
+            hint = 'To get the oldest events that it has, start at ''first''. The setting keep makes a queue keep events.';
+    end if;
+    return coalesce(res, oldest.tick_id);
+end;
+$$;
+
+create or replace function pgq._require_tick(i_queue_name text, i_tick_id bigint)
+returns bigint
+language plpgsql
+as $$
+-- Returns a queue's tick; raises PQ015 if it is null, since the queue has none.
+begin
+    if i_tick_id is null then
+        raise exception using errcode = 'PQ015',
+            message = pg_catalog.format('queue %L has no tick yet', i_queue_name),
+            hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
+    end if;
+    return i_tick_id;
+end;
+$$;
+
 create or replace function pgq._keep_queue(i_queue_name text)
 returns pgq.queue
 language plpgsql
@@ -61,6 +165,16 @@ as $$
 --                        unchanged
 -- Returns: 1 if it was registered, 0 if it already was.
 -- Errors: PQ008 tick is not available, PQ015 queue has no tick
+begin
+    return pgq._register_consumer(x_queue_name, x_consumer_name, x_tick_pos, 'now');
+end;
+$$;
+
+create or replace function pgq._register_consumer(x_queue_name text, x_consumer_name text, x_tick_pos bigint, x_start text)
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Registers a consumer after x_tick_pos, or else at x_start; moves a registered one to x_tick_pos, if given.
 declare
     q       pgq.queue;
     r       pgq.registration;
@@ -82,12 +196,8 @@ begin
             insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
         end if;
         if r.reg_id is not null then
-            pos := coalesce(pos, (pgq._last_tick(q.queue_id)).tick_id);
-            if pos is null then
-                raise exception using errcode = 'PQ015',
-                    message = format('queue %L has no tick yet', x_queue_name),
-                    hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
-            end if;
+            -- Rotation removes nothing before the end of this transaction: the queue is locked.
+            pos := coalesce(pos, pgq.find_tick(x_queue_name, x_start));
             perform pgq._append_position(r.reg_id, 1, pos, null, null);
             return 1;
         end if;

@@ -272,15 +272,16 @@ as $$
 -- Sets one parameter of a queue.
 -- Parameters:
 --      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
---                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert, key_window
+--                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert, key_window,
+--                        keep, keep_bytes
 --      x_param_value   - the value as text; null is allowed for ticker_latency (no early ticks), per_tx_limit (no
---                        limit) and key_window (no keys)
+--                        limit), key_window (no keys), keep (events are kept only for consumers) and keep_bytes (any)
 -- Returns: 1
 -- Errors: PQ011 unknown parameter or bad value
 declare
     params  constant text[] := array['ticker_max_count', 'ticker_max_lag', 'ticker_idle_period', 'ticker_paused',
                                      'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert',
-                                     'key_window'];
+                                     'key_window', 'keep', 'keep_bytes'];
 begin
     if x_param_name is null or x_param_name <> all (params) then
         raise exception using errcode = 'PQ011',
@@ -295,7 +296,7 @@ begin
         perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     end if;
     begin
-        if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window')
+        if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window', 'keep')
            and x_param_value::interval not between interval '0' and interval '1000 years'
         then
             -- Clients could not read longer intervals, and least of all infinite ones.

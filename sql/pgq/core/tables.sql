@@ -53,11 +53,18 @@ create table pgq.queue (
     -- The current table for keys is number queue_key_rotations % 2.
     queue_key_rotations         bigint          not null default 0,
 
+    -- Time for which events are kept although all consumers have passed them, null for not at all; and the size of the
+    -- event tables above which they are not, null for any. See maint/rotate.sql.
+    queue_keep                  interval,
+    queue_keep_bytes            bigint,
+
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
     constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
     constraint queue_key_window_range check (queue_key_window > interval '0'),
+    constraint queue_keep_range check (queue_keep > interval '0'),
+    constraint queue_keep_bytes_range check (queue_keep_bytes > 0),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
 );
 

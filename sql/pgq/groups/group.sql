@@ -84,7 +84,8 @@ $$;
 
 create or replace function pgq.create_group(
     i_queue_name text, i_group_name text, i_partitions int4, i_key text,
-    i_lease interval default '15 seconds', i_park_limit int4 default 10000, i_tick_id bigint default null)
+    i_lease interval default '15 seconds', i_park_limit int4 default 10000, i_tick_id bigint default null,
+    i_start text default 'now')
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -97,10 +98,11 @@ as $$
 --                        primary key of captured rows. An event for which it is null, or fails, has a key of its own
 --      i_lease         - time without a heartbeat after which a worker loses its partitions
 --      i_park_limit    - number of parked events at which a partition takes no more batches
---      i_tick_id       - tick to start after; null for the newest
+--      i_tick_id       - tick to start after; null for
+--      i_start         - where its events begin, as for pgq.find_tick()
 -- Returns: 1 if it was created, 0 if it existed with this key; its other settings are not changed then.
--- Errors: PQ008 tick is not available, PQ011 invalid value, PQ015 queue has no tick, PQ038 the group exists with
---      another key, or a consumer has the name of a partition
+-- Errors: PQ008 tick or events are not available, PQ011 invalid value, PQ015 queue has no tick, PQ038 the group exists
+--      with another key, or a consumer has the name of a partition
 declare
     q       pgq.queue;
     g       pgq.consumer_group;
@@ -113,7 +115,6 @@ begin
     if i_key is null then
         perform pgq._check_group_key(null);
     end if;
-    tick := coalesce(i_tick_id, (pgq._last_tick(q.queue_id)).tick_id);
     begin
         insert into pgq.consumer_group (group_queue, group_name, group_sub_id, group_partitions, group_key, group_key_sql,
                                         group_lease, group_park_limit)
@@ -141,6 +142,7 @@ begin
     update pgq.consumer_group
        set group_key_sql = pgq._make_group_key(g.group_id, key)
      where group_id = g.group_id;
+    tick := coalesce(i_tick_id, pgq.find_tick(i_queue_name, i_start));
     for n in 0 .. i_partitions - 1 loop
         perform pgq._add_group_partition(g, n, tick);
     end loop;

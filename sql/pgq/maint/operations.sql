@@ -202,11 +202,10 @@ as $$
 --      func_arg    - its argument, null for none
 begin
     return query
-    select 'pgq.maint_rotate_tables_step1', queue_name
-      from pgq.queue
-     where queue_switch_step2 is not null
-       and (queue_switch_time + queue_rotation_period < current_timestamp or queue_switch_time > current_timestamp)
-     order by queue_name;
+    select 'pgq.maint_rotate_tables_step1', q.queue_name
+      from pgq.queue q
+     where pgq._is_rotation_due(q)
+     order by q.queue_name;
     if found or exists (select from pgq.queue where queue_switch_step2 is null) then
         return query select 'pgq.maint_rotate_tables_step2', null::text;
     end if;

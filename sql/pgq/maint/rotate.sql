@@ -1,9 +1,37 @@
+-- A queue with queue_keep keeps the events of that time, although all consumers have passed them. The tables divide the
+-- time: each is filled for an equal part of it, at least, and the oldest is truncated when its newest event is as old.
+-- So what is kept is never less than queue_keep, and at most this and the time that one table is filled.
+
+create or replace function pgq._keeps(q pgq.queue)
+returns boolean
+language sql stable
+as $$
+-- Returns whether a queue keeps events for queue_keep: not if its tables are larger than queue_keep_bytes.
+    select q.queue_keep is not null
+       and (q.queue_keep_bytes is null
+            or q.queue_keep_bytes >= (select pg_catalog.sum(pg_catalog.pg_total_relation_size((q.queue_data_pfx || '_' || n)::regclass))
+                                        from pg_catalog.generate_series(0, q.queue_ntables - 1) n));
+$$;
+
+create or replace function pgq._is_rotation_due(q pgq.queue)
+returns boolean
+language sql stable
+as $$
+-- Returns whether it is time for step 1 of a queue's rotation, or to set a switch time right that is in the future.
+    select q.queue_switch_step2 is not null
+       and (q.queue_switch_time > current_timestamp
+            or (q.queue_switch_time + q.queue_rotation_period < current_timestamp
+                and (q.queue_switch_time + q.queue_keep / (q.queue_ntables - 1) < current_timestamp is not false
+                     or not pgq._keeps(q))));
+$$;
+
 create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Truncates a queue's oldest event table and makes it the current one, when the rotation period is over and every
--- consumer has passed the events in it. It never waits for a lock; the next call tries again what is not possible now.
+-- Truncates a queue's oldest event table and makes it the current one, when the rotation period is over, every consumer
+-- has passed the events in it, and they need not be kept any longer. It never waits for a lock; the next call tries
+-- again what is not possible now.
 -- Call pgq.maint_rotate_tables_step2() afterwards, in another transaction.
 -- Returns: 0
 -- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
@@ -19,10 +47,9 @@ begin
     -- In one function: each step relies on the checks and locks before it.
     perform pgq._require_read_committed('rotation');
     select * into q
-      from pgq.queue
-     where queue_name = i_queue_name
-       and queue_switch_step2 is not null
-       and (queue_switch_time + queue_rotation_period < current_timestamp or queue_switch_time > current_timestamp)
+      from pgq.queue r
+     where r.queue_name = i_queue_name
+       and pgq._is_rotation_due(r)
        for update skip locked;
     if not found then
         return 0;
@@ -96,6 +123,19 @@ begin
          where tick_queue = q.queue_id
            and txid_snapshot_xmin(tick_snapshot) > high;
         horizon := least(horizon, oldest.tick_id);
+        -- After the newest event there must be ticks of that age, which are never forgotten: two, since
+        -- pgq.find_tick() takes the last but one. A tick from the future was made before the clock was set back; the
+        -- rotations since then have taken the time.
+        if pgq._keeps(q) and not exists (
+            select from pgq.tick_log
+             where tick_queue = q.queue_id
+               and not tick_early
+               and txid_snapshot_xmin(tick_snapshot) > high
+               and tick_time not between current_timestamp - q.queue_keep and clock_timestamp()
+            offset 1)
+        then
+            return 0;
+        end if;
     end if;
 
     execute format('truncate only %s', tbl);
@@ -151,7 +191,9 @@ as $$
 -- a lock; the next call tries again what is not possible now.
 --
 -- The rows needed are the newest position of each registration and of each member of a group, the ticks that positions
--- name, the other nominal ticks as long as the queue has their events, and the newest tick of each queue.
+-- name, the other nominal ticks as long as the queue has their events, and the newest tick of each queue. Of a queue
+-- with queue_keep these could be millions: of those that all consumers have passed one is needed for each ten thousandth
+-- of this time.
 -- Returns: number of tables truncated.
 -- Errors: PQ012 not in READ COMMITTED
 declare
@@ -182,12 +224,21 @@ begin
                     insert into %1$s
                     select t.*
                       from %2$s t
-                      join (select q.queue_id, least(q.queue_horizon_tick, min(s.sub_last_tick)) as tick_id
+                      join (select q.queue_id,
+                                   case when q.queue_keep is null then least(q.queue_horizon_tick, min(s.sub_last_tick))
+                                        else min(s.sub_last_tick) end as tick_id
                               from pgq.queue q
                               left join pgq.subscription s on s.sub_queue = q.queue_id
                              group by q.queue_id) since on since.queue_id = t.tick_queue
                      where t.tick_id >= since.tick_id
                        and not t.tick_early
+                     union all
+                    (select distinct on (t.tick_queue, part) t.*
+                       from pgq.queue q
+                       join %2$s t on t.tick_queue = q.queue_id and t.tick_id >= q.queue_horizon_tick and not t.tick_early
+                      cross join lateral floor(extract(epoch from t.tick_time) / extract(epoch from q.queue_keep) * 10000) part
+                      where q.queue_keep is not null
+                      order by t.tick_queue, part, t.tick_id)
                      union all
                     select t.*
                       from pgq.subscription s

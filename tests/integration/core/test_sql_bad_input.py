@@ -51,6 +51,8 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ001", "pgq.insert_events(%s, array['t'], array['d'])", [NO_QUEUE]),
     ("PQ001", "pgq.current_event_table(%s)", [NO_QUEUE]),
     ("PQ001", "pgq.register_consumer(%s, 'c')", [NO_QUEUE]),
+    ("PQ001", "pgq.register_consumer(%s, 'c', 'first')", [NO_QUEUE]),
+    ("PQ001", "pgq.find_tick(%s, 'first')", [NO_QUEUE]),
     ("PQ001", "pgq.next_batch(%s, 'c')", [NO_QUEUE]),
     ("PQ001", "pgq.next_batch_custom(%s, 'c', null, 1, null)", [NO_QUEUE]),
     ("PQ001", "pgq.drop_queue(%s)", [NO_QUEUE]),
@@ -113,6 +115,23 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ011", "pgq.set_queue_config(%s, 'key_window', 'infinity')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'rotation_period', '300000 years')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'ticker_max_lag', '-1 second')", [Q]),
+    *(
+        ("PQ011", "pgq.set_queue_config(%s, 'keep', %s)", [Q, value])
+        for value in ("0", "-1 day", "infinity", "long", "")
+    ),
+    *(
+        ("PQ011", "pgq.set_queue_config(%s, 'keep_bytes', %s)", [Q, value])
+        for value in ("0", "-1", "many", "9223372036854775808")
+    ),
+    *(
+        ("PQ011", "pgq.find_tick(%s, %s)", [Q, start])
+        for start in (
+            *(None, "", "last", "0", "-1", "1000000", "9223372036854775808"),
+            *("infinity", "-infinity", "2026-13-01", "2026-11-21 08:30 Nowhere", "tomorrow"),
+        )
+    ),
+    ("PQ011", "pgq.register_consumer(%s, 'new', null)", [Q]),
+    ("PQ011", "pgq.create_group(%s, 'g', 2, 'ev_extra1', i_start => 'tomorrow')", [Q]),
     ("PQ011", "pgq.insert_events(%s, array['t'], array['d', 'e'])", [Q]),
     ("PQ011", "pgq.next_batch_upto(%s, 'c', 0)", [Q]),
     ("PQ011", "pgq.event_retry_many(%s, array[1], array[]::timestamptz[])", [1]),

@@ -271,7 +271,7 @@ def test_names_with_schemas_and_odd_characters(application: Application, conn: C
 
 SETTINGS_OF_QUEUE = """
 select queue_ticker_max_lag, queue_per_tx_limit, queue_ticker_latency, queue_rotation_period,
-       queue_disable_insert, queue_key_window
+       queue_disable_insert, queue_key_window, queue_keep, queue_keep_bytes
   from pgq.queue
 """
 
@@ -290,6 +290,7 @@ def test_a_removed_declaration_frees_table_and_queue_and_downgrade_brings_them_b
     application.downgrade()
     settings = {"ticker_max_lag": "00:00:10", "per_tx_limit": "7", "key_window": "00:01:00"}
     settings |= {"rotation_period": "1 day", "disable_insert": "true"}
+    settings |= {"keep": "7 days", "keep_bytes": "1000000"}
     for latency in ("00:00:00.003", None):
         for name, value in (settings | {"ticker_latency": latency}).items():
             Admin(conn).set_queue_config("orders", name, value)
