@@ -11,7 +11,7 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch import fetch
-from pgqpy._wire.statements import call
+from pgqpy._wire.statements import call, start_text
 from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
@@ -22,6 +22,7 @@ from pgqpy.models import (
     NextBatch,
     ParkedKey,
     QueueInfo,
+    Start,
 )
 
 
@@ -77,9 +78,13 @@ class Admin(_Calls):
 
     # --- consumers
 
-    def register_consumer(self, queue: str, consumer: str) -> bool:
-        """Register a consumer at the newest tick; False if it is registered already."""
-        return bool(self._value("register_consumer", queue, consumer))
+    def register_consumer(self, queue: str, consumer: str, start: int | Start = "now") -> bool:
+        """Register a consumer; False if it is registered already, and stays where it is.
+
+        Its events begin at ``start``, see `find_tick`, which says what it raises.
+        """
+        place = _given(None if start == "now" else start_text(start))
+        return bool(self._value("register_consumer", queue, consumer, *place))
 
     def register_consumer_at(self, queue: str, consumer: str, tick_id: int) -> bool:
         """Register a consumer at a tick, or move it there; False if it was registered already.
@@ -87,6 +92,15 @@ class Admin(_Calls):
         Raises TickNotFound if the tick does not exist (any more).
         """
         return bool(self._value("register_consumer_at", queue, consumer, tick_id))
+
+    def find_tick(self, queue: str, start: int | Start) -> int:
+        """Return the tick after which a consumer is to begin to get all events from some point on.
+
+        ``start`` is "first" (the oldest events there are), "now" (those to come), a time, or the
+        number of an event. Raises InvalidParameter for one in the future or without a time zone,
+        TickNotFound if rotation may have removed events from then on, NoTicks.
+        """
+        return int(self._value("find_tick", queue, start_text(start)))
 
     def unregister_consumer(self, queue: str, consumer: str) -> int:
         """Unregister a consumer with its retries; return the number of registrations removed."""
@@ -196,15 +210,17 @@ class GroupAdmin(_Calls):
         lease: timedelta = timedelta(seconds=15),
         park_limit: int = 10_000,
         at_tick: int | None = None,
+        start: int | Start = "now",
     ) -> bool:
-        """Create a group behind the newest tick, or ``at_tick``; False if it exists already.
+        """Create a group behind ``at_tick``, or at ``start``; False if it exists already.
 
-        ``key`` is described at `GroupConsumer`. Raises InvalidParameter if it cannot be a key, and
-        GroupConflict if the group has another.
+        ``start`` is as for `Admin.find_tick`. ``key`` is described at `GroupConsumer`. Raises
+        InvalidParameter if it cannot be a key, and GroupConflict if the group has another.
         """
+        place = at_tick, start_text(start)
         return bool(
             self._value(
-                "create_group", queue, group_name, partitions, key, lease, park_limit, at_tick
+                "create_group", queue, group_name, partitions, key, lease, park_limit, *place
             )
         )
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pgqpy.event import Event
+
+Start = Literal["first", "now"] | datetime
+"""Where a new consumer's events begin: with the oldest there are, those to come, or at a time."""
 
 
 @dataclass(frozen=True, slots=True)

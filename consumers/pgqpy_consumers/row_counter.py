@@ -48,10 +48,10 @@ class RowCounter(Configured, pgqpy.Consumer):
         """
         self.register()
         with pgqpy.connect(self.dsn) as conn:
-            self.start(conn)
+            self.start_counts(conn)
         super().run(**options)
 
-    def start(self, conn: Connection) -> None:
+    def start_counts(self, conn: Connection) -> None:
         """Count tables that are new or must be counted again, so that counts exist before the
         first batch. The consumer is registered."""
         with translate_errors(), conn.transaction():

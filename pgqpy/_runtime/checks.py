@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
@@ -58,6 +58,10 @@ POSITIVE_SECONDS = Kind("a positive number of seconds", lambda v: _is_number(v) 
 INTERVAL = Kind("a timedelta", lambda value: isinstance(value, timedelta))
 POSITIVE_INTERVAL = Kind(
     "a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta()
+)
+START = Kind(
+    '"first", "now", or a datetime with a time zone',
+    lambda v: v.utcoffset() is not None if isinstance(v, datetime) else v in ("first", "now"),
 )
 # The letters of a text would pass for names that do not exist.
 SEVERAL = Kind("several, such as a tuple", lambda value: not isinstance(value, str | bytes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from psycopg.types.array import BaseListDumper, ListBinaryDumper
 
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import data_text
-from pgqpy.errors import InvalidPayload, PayloadTooLarge
+from pgqpy.errors import InvalidParameter, InvalidPayload, PayloadTooLarge
 
 #: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
 #: the rows are sorted already.
@@ -60,6 +60,18 @@ select batch.*, clock_timestamp() - batch.cur_tick_time as lag, null::bytea[] as
 
 #: Batches of up to about this many events arrive with their events, which saves a COPY for each.
 MOST_INLINE = 100
+
+
+def start_text(start: object) -> str:
+    """Return a place to start at as pgq.find_tick() takes it."""
+    if not isinstance(start, datetime):
+        return str(start)
+    if start.utcoffset() is None:
+        raise InvalidParameter(
+            f"the time {start} to start at has no time zone",
+            hint="Give one, for example datetime(2026, 11, 21, tzinfo=UTC).",
+        )
+    return start.isoformat()
 
 
 def next_batch(

@@ -28,7 +28,7 @@ from pgqpy.consumer._events import RunInPieces
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
-from pgqpy.models import BatchStats
+from pgqpy.models import BatchStats, Start
 from pgqpy.retry import in_short
 
 
@@ -38,6 +38,7 @@ class Hooks(Protocol):
     dsn: str
     queue: str
     consumer: str
+    start: Start
     stopping: bool
     batch_size: int | None
     event_types: Collection[str] | None
@@ -85,7 +86,8 @@ class Batches:
 
     def join(self, conn: Connection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        return Admin(conn).register_consumer(self._consumer.queue, self._consumer.consumer)
+        mine = self._consumer
+        return Admin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     def open(self, session: Session, *, strict: bool) -> Batch | None:
         """Open the next batch, or get the one that is still open, and commit.

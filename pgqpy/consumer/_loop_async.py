@@ -25,7 +25,7 @@ from pgqpy.consumer._events_async import RunInPieces
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
-from pgqpy.models import BatchStats
+from pgqpy.models import BatchStats, Start
 from pgqpy.retry import in_short
 
 
@@ -35,6 +35,7 @@ class AsyncHooks(Protocol):
     dsn: str
     queue: str
     consumer: str
+    start: Start
     stopping: bool
     batch_size: int | None
     event_types: Collection[str] | None
@@ -82,9 +83,8 @@ class AsyncBatches:
 
     async def join(self, conn: AsyncConnection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        return await AsyncAdmin(conn).register_consumer(
-            self._consumer.queue, self._consumer.consumer
-        )
+        mine = self._consumer
+        return await AsyncAdmin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
         """Open the next batch, or get the one that is still open, and commit.

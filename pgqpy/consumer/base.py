@@ -20,6 +20,7 @@ from pgqpy._runtime.checks import (
     INTERVAL,
     SECONDS,
     SEVERAL,
+    START,
     check_hooks,
     check_overridden,
     check_policy,
@@ -38,7 +39,7 @@ from pgqpy.consumer.batch import Batch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
 from pgqpy.log import logger
-from pgqpy.models import BatchStats
+from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 
 
@@ -47,6 +48,7 @@ class ConsumerOptions(TypedDict, total=False):
 
     queue: str | None
     consumer: str | None
+    start: Start | None
     listen_dsn: str | None
     prepare_threshold: int | None
 
@@ -89,6 +91,11 @@ class Consumer(Stoppable):
     """The queue to read."""
     consumer: str = ""
     """The name under which the queue stores its position."""
+    start: Start = "now"
+    """Where its events begin, when it is registered for the first time. "now": events from before
+    that are not delivered. "first": with the oldest that the queue still has (its setting ``keep``
+    says for how long). A datetime with a time zone: with those of then, and some from just before,
+    since positions are ticks."""
 
     batch_size: int | None = 10_000
     """Take ticks together as one batch up to about this many events. None: one tick at a time."""
@@ -133,10 +140,11 @@ class Consumer(Stoppable):
         *,
         queue: str | None = None,
         consumer: str | None = None,
+        start: Start | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` is read by `pgqpy.dsn.resolve`; the names here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; names and ``start`` here win over the class's.
 
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
         ``prepare_threshold=None`` if it does not support prepared statements.
@@ -146,6 +154,7 @@ class Consumer(Stoppable):
         self.consumer = consumer or self.consumer
         if not (self.queue and self.consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
+        self.start = self.start if start is None else start
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
 
@@ -214,15 +223,16 @@ class Consumer(Stoppable):
     # --- the life of a consumer
 
     def register(self, *, at_tick: int | None = None) -> bool:
-        """Register, to get all events after the newest tick, or after ``at_tick``.
+        """Register, to get all events from ``start`` on, or after ``at_tick``.
 
         False if it was registered already: without ``at_tick`` it then keeps its position.
-        Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
+        Raises QueueNotFound, TickNotFound if the queue does not have all these events any more,
+        InvalidParameter if ``start`` is in the future, NoTicks, PermissionDenied, ConnectionFailed.
         """
         with connect(self.dsn) as conn:
             admin = Admin(conn)
             if at_tick is None:
-                return admin.register_consumer(self.queue, self.consumer)
+                return admin.register_consumer(self.queue, self.consumer, self.start)
             return admin.register_consumer_at(self.queue, self.consumer, at_tick)
 
     def unregister(self) -> bool:
@@ -244,7 +254,8 @@ class Consumer(Stoppable):
     ) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
-        Registers the consumer first if it is not: it then gets the events that come from now on.
+        Registers the consumer first if it is not: it then gets the events from ``start`` on, by
+        default those that come from now on.
 
         Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed if
         it cannot connect at the start, and QueueNotFound if there is no queue. Later it raises
@@ -360,4 +371,5 @@ _SETTINGS = {
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,
     "outages": EXCEPTIONS,
+    "start": START,
 }

@@ -17,6 +17,7 @@ from pgqpy._runtime.checks import (
     INTERVAL,
     SECONDS,
     SEVERAL,
+    START,
     check_hooks,
     check_overridden,
     check_policy,
@@ -35,7 +36,7 @@ from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
 from pgqpy.log import logger
-from pgqpy.models import BatchStats
+from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 
 
@@ -44,6 +45,7 @@ class ConsumerOptions(TypedDict, total=False):
 
     queue: str | None
     consumer: str | None
+    start: Start | None
     listen_dsn: str | None
     prepare_threshold: int | None
 
@@ -86,6 +88,11 @@ class AsyncConsumer(AsyncStoppable):
     """The queue to read."""
     consumer: str = ""
     """The name under which the queue stores its position."""
+    start: Start = "now"
+    """Where its events begin, when it is registered for the first time. "now": events from before
+    that are not delivered. "first": with the oldest that the queue still has (its setting ``keep``
+    says for how long). A datetime with a time zone: with those of then, and some from just before,
+    since positions are ticks."""
 
     batch_size: int | None = 10_000
     """Take ticks together as one batch up to about this many events. None: one tick at a time."""
@@ -130,10 +137,11 @@ class AsyncConsumer(AsyncStoppable):
         *,
         queue: str | None = None,
         consumer: str | None = None,
+        start: Start | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` is read by `pgqpy.dsn.resolve`; the names here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; names and ``start`` here win over the class's.
 
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
         ``prepare_threshold=None`` if it does not support prepared statements.
@@ -143,6 +151,7 @@ class AsyncConsumer(AsyncStoppable):
         self.consumer = consumer or self.consumer
         if not (self.queue and self.consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
+        self.start = self.start if start is None else start
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
 
@@ -213,15 +222,16 @@ class AsyncConsumer(AsyncStoppable):
     # --- the life of a consumer
 
     async def register(self, *, at_tick: int | None = None) -> bool:
-        """Register, to get all events after the newest tick, or after ``at_tick``.
+        """Register, to get all events from ``start`` on, or after ``at_tick``.
 
         False if it was registered already: without ``at_tick`` it then keeps its position.
-        Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
+        Raises QueueNotFound, TickNotFound if the queue does not have all these events any more,
+        InvalidParameter if ``start`` is in the future, NoTicks, PermissionDenied, ConnectionFailed.
         """
         async with await async_connect(self.dsn) as conn:
             admin = AsyncAdmin(conn)
             if at_tick is None:
-                return await admin.register_consumer(self.queue, self.consumer)
+                return await admin.register_consumer(self.queue, self.consumer, self.start)
             return await admin.register_consumer_at(self.queue, self.consumer, at_tick)
 
     async def unregister(self) -> bool:
@@ -243,7 +253,8 @@ class AsyncConsumer(AsyncStoppable):
     ) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
-        Registers the consumer first if it is not: it then gets the events that come from now on.
+        Registers the consumer first if it is not: it then gets the events from ``start`` on, by
+        default those that come from now on.
 
         Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed if
         it cannot connect at the start, and QueueNotFound if there is no queue. Later it raises
@@ -361,4 +372,5 @@ _SETTINGS = {
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,
     "outages": EXCEPTIONS,
+    "start": START,
 }

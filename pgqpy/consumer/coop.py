@@ -118,6 +118,8 @@ class _SharedBatches(Batches):
         self._heartbeat.start()
 
     def join(self, conn: Connection) -> bool:
+        # The worker would register the consumer, too, at the newest tick.
+        super().join(conn)
         ((new,),) = fetch(conn, _REGISTER, self._member)
         return bool(new)
 

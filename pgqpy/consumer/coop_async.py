@@ -116,6 +116,8 @@ class _AsyncSharedBatches(AsyncBatches):
         self._heartbeat.start()
 
     async def join(self, conn: AsyncConnection) -> bool:
+        # The worker would register the consumer, too, at the newest tick.
+        await super().join(conn)
         ((new,),) = await async_fetch(conn, _REGISTER, self._member)
         return bool(new)
 

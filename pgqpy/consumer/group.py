@@ -106,10 +106,10 @@ class GroupConsumer(Consumer):
     # --- the life of a worker
 
     def register(self, *, at_tick: int | None = None) -> bool:
-        """Create the group, to get all events after the newest tick, or after ``at_tick``.
+        """Create the group, to get all events from ``start`` on, or after ``at_tick``.
 
         False if it exists already; it stays as it is. Raises GroupConflict if that has another
-        key, QueueNotFound, TickNotFound, InvalidParameter, PermissionDenied, ConnectionFailed.
+        key, and the errors of `Consumer.register`.
         """
         with connect(self.dsn) as conn:
             return create_group(conn, self, at_tick)
@@ -404,6 +404,7 @@ def create_group(conn: Connection, consumer: GroupConsumer, at_tick: int | None 
         lease=consumer.lease,
         park_limit=consumer.park_limit,
         at_tick=at_tick,
+        start=consumer.start,
     )
 
 

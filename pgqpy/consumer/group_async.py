@@ -104,10 +104,10 @@ class AsyncGroupConsumer(AsyncConsumer):
     # --- the life of a worker
 
     async def register(self, *, at_tick: int | None = None) -> bool:
-        """Create the group, to get all events after the newest tick, or after ``at_tick``.
+        """Create the group, to get all events from ``start`` on, or after ``at_tick``.
 
         False if it exists already; it stays as it is. Raises GroupConflict if that has another
-        key, QueueNotFound, TickNotFound, InvalidParameter, PermissionDenied, ConnectionFailed.
+        key, and the errors of `AsyncConsumer.register`.
         """
         async with await async_connect(self.dsn) as conn:
             return await async_create_group(conn, self, at_tick)
@@ -410,6 +410,7 @@ async def async_create_group(
         lease=consumer.lease,
         park_limit=consumer.park_limit,
         at_tick=at_tick,
+        start=consumer.start,
     )
 
 

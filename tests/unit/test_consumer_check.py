@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any
 
@@ -33,6 +33,9 @@ async def _later(self: object, conn: object, event: object) -> None: ...
         ({"backoff_cap": float("inf")}, "backoff_cap is inf"),
         ({"min_lag": 5}, "min_lag is 5; it must be a timedelta"),
         ({"event_types": "created"}, "event_types is 'created'; it must be several"),
+        ({"start": "end"}, 'start is .end.; it must be "first", "now", or a datetime with a'),
+        ({"start": datetime(2026, 1, 1)}, "start is .* with a time zone"),  # noqa: DTZ001
+        ({"start": lambda self: None}, "start is .*; it must be"),
         ({"outages": [OSError]}, "outages is .* a tuple of classes"),
         ({"outages": (OSError("x"),)}, "outages is .* a tuple of classes"),
         ({"process_event": lambda self, event: None}, r"called with \(conn, event\); it takes"),

@@ -96,7 +96,8 @@ class Archive(SparkConsumer):
     # --- the life of a consumer
 
     def register(self, *, at_tick: int | None = None) -> bool:
-        """Register where the archive ends; if it is empty, at the oldest events there are.
+        """Register where the archive ends; if it is empty, at the oldest events there are
+        (``start`` means nothing here).
 
         False if it was registered already: it stays where it is. Raises ForeignOffset if the
         archive is of another queue, ArchiveError, FileSystemError, and the errors of

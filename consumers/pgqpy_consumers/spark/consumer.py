@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from pgqpy.consumer import RunOptions, check_names
+from pgqpy.models import Start
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
@@ -68,6 +69,7 @@ class SparkConsumer:
 
     queue: str = ""
     consumer: str = ""
+    start: Start = "now"
 
     collect_for: timedelta | None = None
     """The age of the first waiting event at which a batch is taken. None: take events at once."""
@@ -212,7 +214,10 @@ class SparkConsumer:
             self._conn = None
 
 
-_SHARED = ("event_types", "min_lag", "max_lag", "poll_interval", "backoff_first", "backoff_cap")
+_SHARED = (
+    *("start", "event_types", "min_lag", "max_lag", "poll_interval"),
+    *("backoff_first", "backoff_cap"),
+)
 
 
 class _Loop(pgqpy.Consumer):

@@ -34,7 +34,7 @@ class Seeing:
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         self.seen.put(event.data)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         self.seen: queues.Queue[str | None] = queues.Queue()
         self.ended: queues.Queue[BaseException | None] = queues.Queue()
         self.thread = threading.Thread(target=self._run)
@@ -75,7 +75,7 @@ def start(dsn: str, conn: Connection, queue: str) -> Iterator[Start]:
         consumer = kind(dsn, queue=queue)
         consumer.register()
         started.append(consumer)
-        consumer.start()
+        consumer.begin()
         send(conn, queue, "first")
         assert consumer.seen.get(timeout=PATIENCE) == "first"
         eventually(conn, LISTENS)

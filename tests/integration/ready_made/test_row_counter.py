@@ -106,7 +106,7 @@ def test_what_the_first_count_has_seen_is_not_added_and_what_it_has_not_is(
     tick()
     conn.execute("insert into item values (13)")
     with connect() as other:
-        each.start(other)
+        each.start_counts(other)
     assert counted(conn) == 5
     conn.execute("delete from item where id = 13")
     tick()
