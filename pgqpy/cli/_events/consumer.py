@@ -9,27 +9,20 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 import click
+from psycopg import sql
 
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Exclusive, Group, options
 from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, print_items, say
+from pgqpy.cli._base.output import json_option, plural, print_items, say, shown
 from pgqpy.connection import Connection
 from pgqpy.errors import ForeignTick, TickNotFound, comes_from, translate_errors
-from pgqpy.models import ConsumerInfo
+from pgqpy.models import ConsumerInfo, Start
 
-# Rotation may have removed the events behind older ticks; positions start at the horizon.
-TICKS: LiteralString = """
-select t.tick_id as id, t.tick_time as time
-  from pgq.queue q
-  join pgq.tick t on t.tick_queue = q.queue_id and t.tick_id >= q.queue_horizon_tick
- where q.queue_name = %(queue)s
-"""
-OLDEST: LiteralString = TICKS + " order by t.tick_id limit 1"
-NEWEST: LiteralString = TICKS + " order by t.tick_id desc limit 1"
-LAST_BEFORE: LiteralString = TICKS + " and t.tick_time <= %(time)s order by t.tick_id desc limit 1"
+# The range is complete with its literals.
+COUNT: LiteralString = "select count(*), min(ev_time), max(ev_time) from ({}) e"
 
 # A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
 MAIN: LiteralString = """
@@ -67,6 +60,7 @@ class Position:
 
     tick: int | None = None
     time: datetime | None = None
+    event: int | None = None
     start: bool = False
     end: bool = False
 
@@ -79,19 +73,8 @@ class Position:
         """Return the current tick of this position in a queue."""
         if self.tick is not None:
             return self.tick
-        statement = OLDEST if self.start else LAST_BEFORE if self.time else NEWEST
-        found = conn.execute(statement, {"queue": queue, "time": self.time}).fetchone()
-        if found is not None:
-            return int(found[0])
-        oldest = conn.execute(OLDEST, {"queue": queue}).fetchone()
-        if oldest is None:
-            raise CliError(f"queue {queue} has no tick yet", "keep `pgqpy ticker` running")
-        tick, time = oldest
-        raise CliError(
-            f"queue {queue} has no tick from before {self.time:%Y-%m-%d %H:%M:%S%z} any more; "
-            f"its oldest, {tick}, is of {time.astimezone():%Y-%m-%d %H:%M:%S%z}",
-            "--start goes there",
-        )
+        start: Start = self.time or ("first" if self.start else "now")
+        return Admin(conn).find_tick(queue, self.event or start)
 
 
 #: The options of a `Position`.
@@ -99,15 +82,16 @@ position_options = options(
     click.option(
         "--tick", cls=Exclusive, type=click.IntRange(min=0), metavar="N", help="A tick by number."
     ),
+    click.option("--time", cls=Exclusive, type=MOMENT, help="All events since a time (ISO 8601)."),
     click.option(
-        "--time", cls=Exclusive, type=MOMENT, help="The last tick before a time (ISO 8601)."
+        "--event",
+        cls=Exclusive,
+        type=click.IntRange(min=1, max=2**63 - 1),
+        metavar="ID",
+        help="An event, and all later ones.",
     ),
-    click.option(
-        "--start", cls=Exclusive, is_flag=True, help="The oldest tick that still has its events."
-    ),
-    click.option(
-        "--end", cls=Exclusive, is_flag=True, help="The newest tick: only events to come."
-    ),
+    click.option("--start", cls=Exclusive, is_flag=True, help="The oldest events that there are."),
+    click.option("--end", cls=Exclusive, is_flag=True, help="Only events to come."),
 )
 
 
@@ -125,9 +109,9 @@ consumer_arguments = options(queue_argument, click.argument("consumer", type=CON
 def register(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
     """Register a consumer on a queue.
 
-    From now on the queue keeps events until the consumer has read them. It starts behind the newest
-    tick, or behind the tick that an option names. A registered consumer keeps its position; `seek`
-    moves it.
+    From now on the queue keeps events until the consumer has read them. It gets the events to come,
+    or those that an option names, with some from just before. A registered consumer keeps its
+    position; `seek` moves it.
 
     Examples:
       pgqpy consumer register flights delay_counter
@@ -216,20 +200,23 @@ def main_consumer(conn: Connection, queue: str, consumer: str) -> str | None:
 @consumer.command("seek", role="pgq_admin")
 @consumer_arguments
 @position_options
-def seek(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what it would read again, or skip; move nothing."
+)
+def seek(conn: Connection, queue: str, consumer: str, dry_run: bool, **place: Any) -> None:
     """Move a consumer to another place in its queue.
 
-    Back, to read events again, or ahead, to skip some: its next batch starts behind the named tick.
-    An open batch is dropped. Stop the consumer first: otherwise finishing that batch fails.
+    Back, to read events again, or ahead, to skip some; it counts them first. An open batch is
+    dropped. Stop the consumer first: otherwise finishing that batch fails.
 
     Examples:
       pgqpy consumer seek flights delay_counter --tick 1200
       pgqpy consumer seek flights delay_counter --time 2026-11-21T08:30
-      pgqpy consumer seek flights delay_counter --end
+      pgqpy consumer seek flights delay_counter --end --dry-run
     """
     position = Position(**place)
     if not position.given:
-        raise click.UsageError("Give --tick, --time, --start or --end.")
+        raise click.UsageError("Give --tick, --time, --event, --start or --end.")
     with conn.transaction():
         before = one_consumer(conn, queue, consumer)
         main = main_consumer(conn, queue, consumer)
@@ -239,8 +226,24 @@ def seek(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
                 f"move the consumer whose position it shares: pgqpy consumer seek {queue} {main}",
             )
         to = position.resolve(conn, queue)
-        Admin(conn).register_consumer_at(queue, consumer, to)
-    say(f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
+        at = to if before.last_tick is None else before.last_tick
+        between = events_between(conn, queue, min(at, to), max(at, to))
+        say(f"{'reads again' if to < at else 'skips'} {between}")
+        if not dry_run:
+            Admin(conn).register_consumer_at(queue, consumer, to)
+    moved = "would move" if dry_run else "moved"
+    say(f"{moved} consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
+
+
+def events_between(conn: Connection, queue: str, first: int, last: int) -> str:
+    """Return in words how many events there are between two ticks, and their times."""
+    with translate_errors():
+        found = conn.execute("select pgq.tick_range_sql(%s, %s, %s)", (queue, first, last))
+        ((text,),) = found.fetchall()
+        counted = conn.execute(sql.SQL(COUNT).format(sql.SQL(text))).fetchall()
+    ((number, oldest, newest),) = counted
+    times = f", from {shown(oldest)} to {shown(newest)}" if number else ""
+    return f"{plural(number, 'event')}{times}"
 
 
 @consumer.command("rewind", role="pgq_admin")

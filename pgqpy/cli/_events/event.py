@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import args_row, scalar_row
 
-from pgqpy.cli._base.arguments import TEXT, due_options, queue_argument
+from pgqpy.cli._base.arguments import MOMENT, TEXT, due_options, queue_argument
 from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
 from pgqpy.cli._base.errors import CliError
@@ -43,6 +43,25 @@ select split_part(t.tick_snapshot::text, ':', 1)::bigint
 """
 NEWEST: LiteralString = (
     COLUMNS + " from {events} where ev_txid >= %(txid)s order by ev_id desc limit %(count)s"
+)
+
+# A transaction that began since then is not in the snapshot of the tick before.
+SINCE: LiteralString = (
+    COLUMNS
+    + """
+  from {events}
+ where ev_time >= %(since)s
+   and ev_txid >= coalesce((
+           select split_part(t.tick_snapshot::text, ':', 1)::bigint
+             from pgq.tick t
+            where t.tick_queue = %(queue_id)s
+              and t.tick_time <= %(since)s
+            order by t.tick_id desc
+           offset 1
+            limit 1), 0)
+ order by ev_id
+ limit %(count)s
+"""
 )
 
 DELAYED: LiteralString = """
@@ -208,11 +227,19 @@ def _insert_all(
 @count_option(10)
 @click.option("--from-tick", type=click.IntRange(min=0), metavar="N", help="Only after this tick.")
 @click.option("--to-tick", type=click.IntRange(min=0), metavar="N", help="Only up to this tick.")
+@click.option("--since", type=MOMENT, help="The first ones inserted since then (ISO 8601).")
 @json_option
 def peek(
-    conn: Connection, queue: str, count: int, from_tick: int | None, to_tick: int | None
+    conn: Connection,
+    queue: str,
+    count: int,
+    from_tick: int | None,
+    to_tick: int | None,
+    since: datetime | None,
 ) -> None:
-    """Show the newest events of a queue, or those between two ticks. Consumes nothing.
+    """Show events: the newest, since a time, or between two ticks.
+
+    Consumes nothing.
 
     The newest events are shown as soon as they are committed, ticked or not. With --json each
     event is an object on a line of its own, with the keys id, time, txid, retry, type, data,
@@ -221,13 +248,16 @@ def peek(
     Examples:
       pgqpy event peek flights
       pgqpy event peek flights -n 3 --json
+      pgqpy event peek flights --since 2026-11-21T08:30
       pgqpy event peek flights --from-tick 1200 --to-tick 1201
       pgqpy event peek flights -n 1000 --json | pgqpy event insert copy --file -
     """
     if (from_tick is None) != (to_tick is None):
         raise click.UsageError("--from-tick and --to-tick go together.")
+    if since is not None and to_tick is not None:
+        raise click.UsageError("--since and --to-tick exclude each other.")
     if from_tick is None or to_tick is None:
-        events = _newest(conn, queue, count)
+        events = _stored(conn, queue, count, since)
     else:
         events = _of_ticks(conn, queue, from_tick, to_tick, count)
     found = [event_keys(each) for each in events]
@@ -246,11 +276,11 @@ def peek(
     )
 
 
-def _newest(conn: Connection, queue: str, count: int) -> list[Event]:
-    """Return the newest events, oldest first, including those that no tick covers yet.
+def _stored(conn: Connection, queue: str, count: int, since: datetime | None) -> list[Event]:
+    """Return the newest events, or the first since a time, oldest first; a tick is not needed.
 
-    It goes back as many ticks as needed: ids of rolled-back transactions are missing, so one
-    guess may not be enough.
+    For the newest it goes back as many ticks as needed: ids of rolled-back transactions are
+    missing, so one guess may not be enough.
     """
     with (
         conn.cursor(row_factory=scalar_row) as scalar,
@@ -261,7 +291,11 @@ def _newest(conn: Connection, queue: str, count: int) -> list[Event]:
         ).fetchone()
         if queue_id is None:
             raise no_such_queue(queue)
-        statement = sql.SQL(NEWEST).format(events=sql.Identifier("pgq", f"event_{queue_id}"))
+        view = sql.Identifier("pgq", f"event_{queue_id}")
+        if since is not None:
+            given = {"queue_id": queue_id, "since": since, "count": count}
+            return cursor.execute(sql.SQL(SINCE).format(events=view), given).fetchall()
+        statement = sql.SQL(NEWEST).format(events=view)
         back = count
         while True:
             place = {"queue_id": queue_id, "back": back}

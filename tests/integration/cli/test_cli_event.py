@@ -101,6 +101,9 @@ def test_wrong_usage_is_told(cli: Cli, queue: str) -> None:
         cli.fails(*insert, *arguments, exit_code=2)
     assert "nosuch.csv" in cli.fails(*insert, "--file", "nosuch.csv", exit_code=2)
     cli.fails("event", "peek", queue, "--from-tick", "1", exit_code=2)
+    ticks = ("--from-tick", "1", "--to-tick", "2")
+    cli.fails("event", "peek", queue, *ticks, "--since", "2026-11-21", exit_code=2)
+    cli.fails("event", "peek", queue, "--since", "yesterday", exit_code=2)
 
 
 COPYING = """
@@ -137,6 +140,25 @@ def test_peek_shows_the_newest_events_oldest_first(cli: Cli, conn: Connection, q
         )
     ops.tick(conn, queue)
     assert [each["data"] for each in cli.json_lines("event", "peek", queue, "-n", "5")] == newest
+
+
+def test_peek_since_a_time_shows_the_first_events_from_then_on(
+    cli: Cli, conn: Connection, queue: str
+) -> None:
+    for data in "abc":
+        ops.insert_ticked(conn, queue, data)
+    time = ops.value(conn, "select clock_timestamp()").isoformat()
+    ops.insert_ticked(conn, queue, "d", "e")
+    ops.insert(conn, queue, "f")
+
+    def since(time: str, *options: str) -> list[str]:
+        peek = ("event", "peek", queue, "--since", time, *options)
+        return [each["data"] for each in cli.json_lines(*peek)]
+
+    assert since(time) == ["d", "e", "f"]
+    assert since(time, "-n", "2") == ["d", "e"]
+    assert since("2001-01-01") == [*"abcdef"]
+    assert "no events there" in cli.ok("event", "peek", queue, "--since", "2999-01-01")
 
 
 def test_peek_between_two_ticks_shows_what_a_consumer_would_get(

@@ -110,6 +110,7 @@ def test_a_consumer_can_start_or_be_moved_anywhere(cli: Cli, conn: Connection) -
         (("--time", between), first),
         (("--tick", str(last)), last),
         (("--start",), first),
+        (("--time", "2001-01-01"), first),
     ]:
         said = cli.ok("consumer", "seek", "flights", "counter", *to)
         assert f"to {expected}" in said
@@ -117,11 +118,28 @@ def test_a_consumer_can_start_or_be_moved_anywhere(cli: Cli, conn: Connection) -
     # Registering again elsewhere is an error and moves nothing.
     assert "seek" in cli.fails("consumer", "register", "flights", "counter", "--end")
     seek = ("consumer", "seek", "flights", "counter")
-    assert "--start" in cli.fails(*seek, "--time", "2001-01-01")
+    assert "is not at 2" in cli.fails(*seek, "--time", "2999-01-01T00:00+00:00")
     assert "tick 999" in cli.fails(*seek, "--tick", "999")
-    for wrong in ("", "--start --end", "--time yesterday", "--tick -1", "--tick many"):
+    for wrong in ("", "--start --end", "--event 0", "--time yesterday", "--tick -1", "--tick many"):
         cli.fails(*seek, *wrong.split(), exit_code=2)
     assert position() == first
+
+
+def test_seek_says_first_what_is_read_again_or_skipped(cli: Cli, conn: Connection) -> None:
+    cli.ok("queue", "create", "flights")
+    cli.ok("consumer", "register", "flights", "counter")
+    for data in ("a", "b", "c"):
+        event = ops.insert(conn, "flights", data)
+        ops.tick(conn, "flights")
+    seek = ("consumer", "seek", "flights", "counter")
+    said = cli.ok(*seek, "--end", "--dry-run")
+    assert "skips 3 events, from 20" in said
+    assert "would move consumer counter on queue flights from tick 1 to 4" in said
+    assert ops.drain(conn, "flights", "counter") == ["a", "b", "c"]
+    # The tick before the last one is the first that is certainly before the event.
+    assert "reads again 2 events, from 20" in cli.ok(*seek, "--event", str(event))
+    assert ops.drain(conn, "flights", "counter") == ["b", "c"]
+    assert "skips 0 events\n" in cli.ok(*seek, "--end")
 
 
 def test_workers_are_listed_with_their_batches_and_not_lost(cli: Cli, conn: Connection) -> None:
