@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from weakref import WeakKeyDictionary
 
+import psycopg
 from psycopg.abc import Buffer
 from psycopg.copy import LibpqWriter
 from psycopg.pq import TransactionStatus
@@ -20,9 +22,22 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
 from pgqpy._wire.event_data import data_text
-from pgqpy._wire.statements import call, checked, copy_in, padded, texts
+from pgqpy._wire.statements import (
+    call,
+    checked,
+    copy_in,
+    insert_into_relation,
+    padded,
+    texts,
+)
 from pgqpy.connection import Connection
-from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
+from pgqpy.errors import (
+    InvalidPayload,
+    PayloadTooLarge,
+    QueueNotFound,
+    SchemaMissing,
+    translate_errors,
+)
 
 
 class Producer:
@@ -66,6 +81,8 @@ class Producer:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, delay=delay, key=key)
+        if delivery.plain:
+            return self._insert(conn, fields)
         statement, arguments = delivery.event(self.queue, fields)
         return int((fetch(conn, statement, arguments))[0][0])
 
@@ -124,6 +141,22 @@ class Producer:
         statement, arguments = delivery.events(self.queue, list(events))
         return [int(event_id) for (event_id,) in fetch(conn, statement, arguments)]
 
+    def _insert(self, conn: Connection, fields: Sequence[str | None]) -> int:
+        """Write an event by the function, whose errors are clear, once on each connection; after
+        that by the relation, which is faster if its statement is prepared."""
+        into_relation = insert_into_relation(self.queue)
+        if into_relation is not None and self.queue in _written.get(conn, ()):
+            try:
+                return int((fetch(conn, into_relation, fields))[0][0])
+            except SchemaMissing as error:
+                raise QueueNotFound(f"queue {self.queue!r} was dropped") from error.__cause__
+        rows = fetch(conn, *Delivery().event(self.queue, fields))
+        if conn.prepare_threshold is not None and not issubclass(
+            conn.cursor_factory, psycopg.ClientCursor
+        ):
+            _written.setdefault(conn, set()).add(self.queue)
+        return int(rows[0][0])
+
     def _in_pieces(
         self,
         conn: Connection,
@@ -176,6 +209,9 @@ class _Writer(LibpqWriter):
             raise PayloadTooLarge(f"an event of about {len(data):,} bytes is too large")
         super().write(data)
 
+
+#: The queues into which each connection has written.
+_written: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
 # COPY does not count the events of a transaction, if their number is limited.
 _CURRENT_TABLE = b"""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from weakref import WeakKeyDictionary
 
+import psycopg
 from psycopg.abc import Buffer
 from psycopg.copy import AsyncLibpqWriter
 from psycopg.pq import TransactionStatus
@@ -17,9 +19,22 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
 from pgqpy._wire.event_data import data_text
-from pgqpy._wire.statements import call, checked, copy_in, padded, texts
+from pgqpy._wire.statements import (
+    call,
+    checked,
+    copy_in,
+    insert_into_relation,
+    padded,
+    texts,
+)
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
+from pgqpy.errors import (
+    InvalidPayload,
+    PayloadTooLarge,
+    QueueNotFound,
+    SchemaMissing,
+    translate_errors,
+)
 
 
 class AsyncProducer:
@@ -63,6 +78,8 @@ class AsyncProducer:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, delay=delay, key=key)
+        if delivery.plain:
+            return await self._insert(conn, fields)
         statement, arguments = delivery.event(self.queue, fields)
         return int((await async_fetch(conn, statement, arguments))[0][0])
 
@@ -121,6 +138,22 @@ class AsyncProducer:
         statement, arguments = delivery.events(self.queue, list(events))
         return [int(event_id) for (event_id,) in await async_fetch(conn, statement, arguments)]
 
+    async def _insert(self, conn: AsyncConnection, fields: Sequence[str | None]) -> int:
+        """Write an event by the function, whose errors are clear, once on each connection; after
+        that by the relation, which is faster if its statement is prepared."""
+        into_relation = insert_into_relation(self.queue)
+        if into_relation is not None and self.queue in _written.get(conn, ()):
+            try:
+                return int((await async_fetch(conn, into_relation, fields))[0][0])
+            except SchemaMissing as error:
+                raise QueueNotFound(f"queue {self.queue!r} was dropped") from error.__cause__
+        rows = await async_fetch(conn, *Delivery().event(self.queue, fields))
+        if conn.prepare_threshold is not None and not issubclass(
+            conn.cursor_factory, psycopg.AsyncClientCursor
+        ):
+            _written.setdefault(conn, set()).add(self.queue)
+        return int(rows[0][0])
+
     async def _in_pieces(
         self,
         conn: AsyncConnection,
@@ -175,6 +208,9 @@ class _AsyncWriter(AsyncLibpqWriter):
             raise PayloadTooLarge(f"an event of about {len(data):,} bytes is too large")
         await super().write(data)
 
+
+#: The queues into which each connection has written.
+_written: WeakKeyDictionary[AsyncConnection, set[str]] = WeakKeyDictionary()
 
 # COPY does not count the events of a transaction, if their number is limited.
 _CURRENT_TABLE = b"""

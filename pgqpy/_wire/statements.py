@@ -171,6 +171,23 @@ def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
     )
 
 
+@lru_cache
+def insert_into_relation(queue: object) -> bytes | None:
+    """Return the INSERT of an event into a queue's relation; None if its name is too long for one,
+    or may be written in another way in another encoding."""
+    if not isinstance(queue, str) or not 0 < len(queue) < 60 or not queue.isascii():
+        return None
+    return (
+        sql.SQL("insert into {} ({}) values ({}) returning ev_id")
+        .format(
+            sql.SQL(sql.Identifier("pgq_queue", queue).as_string(None).replace("%", "%%")),
+            _columns(NEW_EVENT_COLUMNS),
+            sql.SQL(", ").join([sql.Placeholder()] * len(NEW_EVENT_COLUMNS)),
+        )
+        .as_bytes(None)
+    )
+
+
 def padded(event: Sequence[Any]) -> Sequence[str | None]:
     """Return an event as a whole row: omitted fields are NULL, data is a text.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -56,6 +57,50 @@ def test_data_may_be_an_object_which_is_dumped_as_json(conn: Connection, queue: 
     assert stored(conn) == [("type", '{"a":"é"}', "1", None, None, None)] * 5
     with pytest.raises(errors.InvalidPayload, match=r"\$\.a"):
         producer.insert_events(conn, [event, ("type", {"a": {1}})])
+
+
+@pytest.mark.parametrize("name", ["plain", "odd %s \"'.", "ä", "x" * 60])
+def test_the_same_is_written_by_function_and_by_relation(
+    conn: Connection, connect: Connect, name: str
+) -> None:
+    """The first event on a connection goes by the function."""
+    conn.execute("select pgq.create_queue(%s)", [name])
+    producer = Producer(name)
+    caller = connect(prepare_threshold=0)
+    ids = [producer.insert_event(caller, "t", str(n), extra4="x") for n in range(4)]
+    assert ids == sorted(ids)
+    assert stored(conn) == [("t", str(n), None, None, None, "x") for n in range(4)]
+    prepared = "select count(*) from pg_prepared_statements where statement ~ '^insert'"
+    by_relation = name in ("plain", "odd %s \"'.")
+    assert caller.execute(prepared).fetchone() == (by_relation,)
+    caller.autocommit = False
+    conn.execute("select pgq.set_queue_config(%s, 'per_tx_limit', '1')", [name])
+    producer.insert_event(caller, "t")
+    with pytest.raises(errors.PerTxLimitExceeded):
+        producer.insert_event(caller, "t")
+    caller.rollback()
+    conn.execute("select pgq.drop_queue(%s, true)", [name])
+    with pytest.raises(errors.QueueNotFound, match="create_queue"):
+        producer.insert_event(caller, "t")
+
+
+@pytest.mark.parametrize(
+    ("factory", "threshold"), [(psycopg.Cursor, None), (psycopg.ClientCursor, 5)]
+)
+def test_without_prepared_statements_all_events_go_by_the_function(
+    connect: Connect, queue: str, factory: Any, threshold: int | None
+) -> None:
+    sent: list[bytes] = []
+
+    def execute(cursor: Any, query: bytes, *arguments: object) -> object:
+        sent.append(query)
+        return factory.execute(cursor, query, *arguments)
+
+    kind: Any = type("Noting", (factory,), {"execute": execute})
+    caller = connect(prepare_threshold=threshold, cursor_factory=kind)
+    for _ in range(3):
+        Producer(queue).insert_event(caller, "t")
+    assert [b'from "pgq"."insert_event"' in query for query in sent] == [True] * 3
 
 
 def write_in_every_way(producer: Producer, conn: Connection) -> None:
