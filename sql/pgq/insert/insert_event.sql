@@ -222,30 +222,28 @@ as $$
 -- Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the ticker,
 -- and inserts the event into the current table. The row itself is stored too, as one that is done: without it the
 -- caller's INSERT would count and return nothing. pgq.maint_guards() removes it.
-declare
-    q   pgq.queue;
-    e   pgq.event;
 begin
     if new.ev_txid = 0 then
         return new; -- from a dump
     end if;
-    select * into q from pgq.queue where queue_slot0 = new.ev_slot & 262128;
+    -- All rows of a large INSERT come this way if the ticker sleeps: so one statement, and no call in the usual case.
+    insert into pgq.event
+    select new.ev_txid, new.ev_id, new.ev_time, new.ev_owner, new.ev_retry,
+           new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4,
+           case when q.queue_disable_insert or q.queue_per_tx_limit is not null
+                     or txid_current() < pg_sequence_last_value('pgq.txid_high_seq')
+                then (pgq._write_target(q.queue_name)).ev_slot
+                else pgq._state_slot(q.queue_slot_seq) end
+      from pgq.queue q
+     where q.queue_slot0 = new.ev_slot & 262128;
     if not found then
         raise exception using errcode = 'PQ001',
             message = format('no queue has slot %s', new.ev_slot & 262143),
             hint = 'Insert with pgq.insert_event().';
     end if;
-    if q.queue_disable_insert or q.queue_per_tx_limit is not null
-       or txid_current() < pg_sequence_last_value('pgq.txid_high_seq')
-    then
-        perform pgq._write_target(q.queue_name);
-    elsif pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
-        -- The usual reason, and all rows of a large INSERT come this way: so without a call.
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
         perform pg_notify('pgq_wake', '');
     end if;
-    e := new;
-    e.ev_slot := pgq._state_slot(q.queue_slot_seq);
-    insert into pgq.event values (e.*);
     new.ev_txid := 0;
     return new;
 end;
