@@ -82,6 +82,11 @@ def test_attributes_of_ones_own_are_free(cls: type[Any]) -> None:
     check_names(type("Mine", (Mixin, cls), own))
 
 
+def test_a_spark_consumer_starts_where_it_says() -> None:
+    made = type("Mine", (SparkConsumer,), {"queue": "q", "consumer": "c", "start": "first"})("")
+    assert made._loop.start == "first"
+
+
 WORK = {"queues": "work", "handle_task": lambda self, task: None}
 CONSUMER = {"queue": "c", "consumer": "c", "process_event": lambda self, conn, event: None}
 

@@ -74,7 +74,10 @@ class Position:
         if self.tick is not None:
             return self.tick
         start: Start = self.time or ("first" if self.start else "now")
-        return Admin(conn).find_tick(queue, self.event or start)
+        try:
+            return Admin(conn).find_tick(queue, self.event or start)
+        except TickNotFound as error:
+            raise CliError(error.message, "--start goes to the oldest that there are") from None
 
 
 #: The options of a `Position`.

@@ -140,6 +140,8 @@ def test_seek_says_first_what_is_read_again_or_skipped(cli: Cli, conn: Connectio
     assert "reads again 2 events, from 20" in cli.ok(*seek, "--event", str(event))
     assert ops.drain(conn, "flights", "counter") == ["b", "c"]
     assert "skips 0 events\n" in cli.ok(*seek, "--end")
+    conn.execute("update pgq.queue set queue_horizon_tick = 3")
+    assert "--start" in cli.fails(*seek, "--time", "2001-01-01")
 
 
 def test_workers_are_listed_with_their_batches_and_not_lost(cli: Cli, conn: Connection) -> None:
