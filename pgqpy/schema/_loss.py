@@ -56,6 +56,7 @@ OURS = re.compile(
         | cluster | spare_slots | log | late_write | forced_tick
         | (tick|position|moved)_[01]                                    # bookkeeping
         | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
+        | restricted_queue | queue_grant                                # rights on queues
         | stream_writer | ticker_failure | consumer_failure
         | consumer                                                      # only names
         | consumer_group | group_member | group_partition | parked_key  # goes with subscriptions
@@ -209,9 +210,12 @@ select distinct pg_catalog.pg_describe_object(
   left join pg_catalog.pg_index as x
     on d.classid = 'pg_catalog.pg_class'::regclass
    and x.indexrelid = d.objid
+  left join pg_catalog.pg_policy as l
+    on d.classid = 'pg_catalog.pg_policy'::regclass
+   and l.oid = d.objid
  where d.deptype in ('n', 'a')
    and d.classid <> 'pg_catalog.pg_trigger'::regclass
-   and coalesce(r.ev_class, f.adrelid, k.conrelid, x.indrelid, d.objid)
+   and coalesce(r.ev_class, f.adrelid, k.conrelid, x.indrelid, l.polrelid, d.objid)
        not in (select oid from inside)
  order by 1
 """

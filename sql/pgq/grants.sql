@@ -20,7 +20,7 @@ declare
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
         'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',
-        'check_event_condition(text)', '_assert_readable(integer, bigint)',
+        'check_event_condition(text)', '_expression_tokens(text)', '_assert_readable(integer, bigint)',
         'tick_range_sql(text, bigint, bigint)', 'snapshot_range_sql(text, bigint, txid_snapshot, bigint, txid_snapshot, text)',
         'tick_channel(text)', 'finish_batch(bigint)', 'get_delayed_events(text, integer)', 'get_delayed_info(text)',
         'find_counted_tables(text[])', 'row_counts_to_start(text, text, regclass[])', 'start_row_count(text, text, regclass, bigint, txid_snapshot, bigint)',
@@ -38,7 +38,13 @@ declare
         'event_pkey(text, text)', 'key_partition(text, integer)',
         'batch_retry(bigint, integer)',
         'get_foreign_locks()', '_lock_keys()',
-        'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)'];
+        'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)',
+        '_may_see(integer, text, name)',
+        -- With a grant on the queue; members of pgq_admin need none.
+        'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
+        'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
+        'restrict_queue(text, boolean)', 'grant_queue(text, text[], text, text)', 'revoke_queue(text, text[], text, text)',
+        'get_queue_grants(text)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
@@ -57,12 +63,11 @@ declare
         '^_?capture_(?!columns|refuse_drop)', '^_row_(?!count|columns)',
         '^_(bind_columns|changed_columns|has_primary_key|raise_denied|statement_event|urlencode|wide_row_values)$'];
     admin_functions constant text[] := array[
-        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
+        'create_queue(text)',
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
         'ticker_round(boolean, integer, integer[], bigint[])', 'ticker_sleep()', 'ticker_awake()',
-        'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
         'maint_operations()', '_maint_own_operations()', '_maint_function(text)', 'maint_refused(text)',
         '_trusts_owner(oid)', '_require_trusted(text, text, boolean)',
         'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',

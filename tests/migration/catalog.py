@@ -113,6 +113,12 @@ QUERIES: dict[str, str] = {
          where relnamespace = %(schema)s::regnamespace
            and not tgisinternal
     """,
+    "policy": """
+        select polrelid::regclass::text, polname, polcmd, pg_get_expr(polqual, polrelid)
+          from pg_policy
+          join pg_class as c on c.oid = polrelid
+         where relnamespace = %(schema)s::regnamespace
+    """,
     "event trigger": """
         select evtname, evtevent, evtfoid::regprocedure::text, evtenabled, evttags
           from pg_event_trigger

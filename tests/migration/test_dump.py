@@ -29,6 +29,8 @@ def original(request: pytest.FixtureRequest, empty_dsn: str, other: Connection) 
     other.execute("select pgq.insert_event('dumped', 'type', 'data')")
     other.execute("select pgq.ticker('dumped')")
     other.execute("select pgq.next_batch('dumped', 'reader')")
+    other.execute("select pgq.grant_queue('dumped', '{consume}', 'pgq_writer', 'reader')")
+    other.execute("select pgq.restrict_queue('dumped')")
     return other
 
 

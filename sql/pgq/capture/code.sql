@@ -15,7 +15,6 @@ as $$
 --      i_table     - the captured table
 declare
     v_shape     jsonb := pgq._capture_shape(i_table, i_options);
-    v_queue     text := quote_literal(i_options ->> 'queue');
     v_fresh     text := format('pgq._capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
     -- Whether events of an UPDATE need more than the new rows, if no key changes.
     v_needs_old boolean := i_options ?| array['condition', 'columns', 'exclude', 'old_values']
@@ -65,8 +64,8 @@ begin
         end if;
     end if;
     if pg_catalog.texteq(tg_op, 'TRUNCATE') then
-        perform pgq.insert_event(%8$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
-           from pgq._capture_truncate(tg_relid, root, %1$L) t;
+        insert into %8$s (ev_type, ev_data, ev_extra1)
+        select t.ev_type, t.ev_data, t.ev_extra1 from pgq._capture_truncate(tg_relid, root, %1$L) t;
         return null;
     end if;
     olds := 0;
@@ -105,7 +104,7 @@ $code$,
         pgq._capture_statement(v_shape, i_options, 'insert'),
         pgq._capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end),
         pgq._capture_statement(v_shape, i_options, 'delete'),
-        i_table::int8, md5(v_shape::text), v_queue,
+        i_table::int8, md5(v_shape::text), v_shape ->> 'relation',
         pgq._capture_statement(v_shape, i_options, 'update_any', 'pg_catalog.int8eq(capture.olds, capture.news)'));
 end;
 $$;

@@ -173,6 +173,9 @@ declare
     done        text;  -- PERFORM would be a statement each, with a plan and an executor
 begin
     -- In one function: every consumer runs it for every batch, and calls cost more than its steps.
+    if r.reg_restricted then
+        done := pgq._require_consumer(r.reg_id);
+    end if;
     if i_max_count < 1 then
         raise exception using errcode = 'PQ011',
             message = format('a batch of up to %s events is not possible', i_max_count),
@@ -210,9 +213,9 @@ begin
         end if;
 
         -- Lock only now, since mostly there is nothing new. If another session was faster, look again.
-        locked := pgq._lock_position(r.reg_id);
+        locked := pgq._lock_position(r.reg_id, i_is_allowed => true);
         if m.pos_nr is not null then
-            perform pgq._lock_position(m.pos_registration);
+            perform pgq._lock_position(m.pos_registration, i_is_allowed => true);
             -- Another registration may have the member's name by now, with a position of the same number.
             if pgq._get_member_position(r, locked, i_member_name) is distinct from m then
                 p := locked;

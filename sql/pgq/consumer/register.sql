@@ -176,16 +176,30 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a consumer after x_tick_pos, or else at x_start; moves a registered one to x_tick_pos, if given.
 declare
-    q       pgq.queue;
+    q   pgq.queue;
+begin
+    perform pgq._check_name('consumer', x_consumer_name);
+    q := pgq._keep_queue(x_queue_name);
+    if q.queue_restricted then
+        perform pgq._require_right(q.queue_id, '{consume}', x_consumer_name);
+    end if;
+    return pgq._register(q, x_consumer_name, x_tick_pos, x_start);
+end;
+$$;
+
+create or replace function pgq._register(q pgq.queue, x_consumer_name text, x_tick_pos bigint, x_start text default 'now')
+returns integer
+language plpgsql
+as $$
+-- Does the work of pgq._register_consumer(4) for a caller that has the queue from pgq._keep_queue(1), and has the right.
+declare
     r       pgq.registration;
     co      int4;
     p       pgq.position_0;
     pos     bigint := x_tick_pos;
 begin
-    perform pgq._check_name('consumer', x_consumer_name);
-    q := pgq._keep_queue(x_queue_name);
     if pos is not null and (pos < q.queue_horizon_tick or (pgq._get_tick(q.queue_id, pos)).tick_id is null) then
-        perform pgq._raise_tick_not_found(x_queue_name, pos);
+        perform pgq._raise_tick_not_found(q.queue_name, pos);
     end if;
 
     co := pgq._keep_consumer(x_consumer_name);
@@ -193,11 +207,12 @@ begin
     loop
         -- Not the insert alone: it would use up ids even if it does nothing.
         if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
-            insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
+            insert into pgq.registration (sub_queue, sub_consumer, reg_restricted) values (q.queue_id, co, q.queue_restricted)
+            on conflict do nothing returning * into r;
         end if;
         if r.reg_id is not null then
             -- Rotation removes nothing before the end of this transaction: the queue is locked.
-            pos := coalesce(pos, pgq.find_tick(x_queue_name, x_start));
+            pos := coalesce(pos, pgq.find_tick(q.queue_name, x_start));
             perform pgq._append_position(r.reg_id, 1, pos, null, null);
             return 1;
         end if;

@@ -18,6 +18,8 @@ create table pgq.registration (
     sub_consumer    int4    not null,
     -- true for a partition of a consumer group: only members of the group take its batches
     reg_is_partition boolean not null default false,
+    -- queue_restricted of the queue
+    reg_restricted  boolean not null default false,
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),
     constraint sub_queue_fkey foreign key (sub_queue) references pgq.queue (queue_id),
@@ -57,12 +59,3 @@ create table pgq.consumer_failure (
     constraint consumer_failure_pkey primary key (cf_registration),
     constraint cf_registration_fkey foreign key (cf_registration) references pgq.registration (reg_id) on delete cascade
 ) with (fillfactor = 10);
-
-create view pgq.failing_consumer as
-select q.queue_name, c.co_name as consumer_name, f.cf_batch as batch_id, f.cf_event as event_id, f.cf_error as error,
-       f.cf_attempts as attempts, f.cf_since as failing_since, f.cf_last as last_attempt
-  from pgq.consumer_failure f
-  join pgq.registration r on r.reg_id = f.cf_registration
-  join pgq.subscription s on s.sub_queue = r.sub_queue and s.sub_consumer = r.sub_consumer and s.sub_batch = f.cf_batch
-  join pgq.queue q on q.queue_id = r.sub_queue
-  join pgq.consumer c on c.co_id = r.sub_consumer;

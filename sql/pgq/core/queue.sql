@@ -26,8 +26,8 @@ as $$
 declare
     id          int4;
     prefix      text;
-    event_seq   text;
     slot_seq    text;
+    seq         text;
     q           pgq.queue;
     spare       pgq.spare_slots;
 begin
@@ -51,27 +51,24 @@ begin
     perform pgq._note_cluster();
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
-    if octet_length(i_queue_name) < 60 then
-        event_seq := format('pgq_ids.%I', i_queue_name);
-        slot_seq := format('pgq_slots.%I', i_queue_name);
-    else
-        -- PostgreSQL truncates the name, so two names might become the same. pgq._insert_event_slowly(7) finds the
-        -- queue.
-        event_seq := prefix || '_id_seq';
-        slot_seq := prefix || '_slot_seq';
-    end if;
-    -- The schema pgq may have been dropped without the others.
-    if to_regclass(event_seq) is not null then
-        execute format('drop sequence %s, %s cascade', event_seq, slot_seq);
-    end if;
-    execute format('create sequence %s', event_seq);
-    execute format('create sequence %s', slot_seq);
+    q.queue_name := i_queue_name;
+    q.queue_data_pfx := prefix;
+    q.queue_restricted := exists (select from pgq.restricted_queue r where r.queue_name = i_queue_name);
+    q.queue_event_seq := pgq._event_seq_name(q);
+    slot_seq := case when octet_length(i_queue_name) < 60 then format('pgq_slots.%I', i_queue_name) else prefix || '_slot_seq' end;
+    foreach seq in array array[q.queue_event_seq, slot_seq] loop
+        -- The schema pgq may have been dropped without the others.
+        if to_regclass(seq) is not null then
+            execute format('drop sequence %s cascade', seq);
+        end if;
+        execute format('create sequence %s', seq);
+    end loop;
     execute format('create sequence %s_tick_seq', prefix);
 
-    insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq,
+    insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq, queue_restricted,
                            queue_slot0, queue_slot_seq, queue_event_seq_id, queue_tick_seq_id)
-    values (id, i_queue_name, prefix, event_seq, prefix || '_tick_seq',
-            - id, slot_seq::regclass, event_seq::regclass, (prefix || '_tick_seq')::regclass)
+    values (id, i_queue_name, prefix, q.queue_event_seq, prefix || '_tick_seq', q.queue_restricted,
+            - id, slot_seq::regclass, q.queue_event_seq::regclass, (prefix || '_tick_seq')::regclass)
     returning * into q;
 
     delete from pgq.spare_slots
@@ -176,7 +173,7 @@ returns integer
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping a partition would
--- stop the producers of other queues.
+-- stop the producers of other queues. Grants on its name, and a restriction, stay for a queue of this name.
 -- Parameters:
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
 --                        captured tables are released first, which only their owner or a superuser may do
@@ -204,6 +201,7 @@ begin
     if not found then
         perform pgq._raise_queue_not_found(x_queue_name);
     end if;
+    perform pgq._require_right(q.queue_id, '{admin}');
 
     if coalesce(x_force, false) then
         perform pgq.drop_group(x_queue_name, group_name, true) from pgq.consumer_group where group_queue = q.queue_id;
@@ -236,7 +234,7 @@ begin
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
         execute format('alter table %s_%s alter column ev_id drop default', q.queue_data_pfx, n);
-        execute format('revoke all on %s_%s from pgq_reader, pgq_writer, pgq_admin', q.queue_data_pfx, n);
+        perform pgq._revoke_all(format('%s_%s', q.queue_data_pfx, n)::regclass);
         execute format('alter index %s_%s_txid_idx rename to event_spare_%s_txid_idx', q.queue_data_pfx, n, q.queue_slot0 + n);
         execute format('alter table %s_%s rename to event_spare_%s', q.queue_data_pfx, n, q.queue_slot0 + n);
     end loop;
@@ -288,7 +286,7 @@ begin
             message = format('there is no queue parameter %s', coalesce(quote_literal(x_param_name), 'NULL')),
             hint = 'Parameters: ' || array_to_string(params, ', ') || '.';
     end if;
-    perform pgq._find_queue(x_queue_name);
+    perform pgq._require_right((pgq._find_queue(x_queue_name)).queue_id, '{admin}');
 
     if x_param_name in ('per_tx_limit', 'disable_insert') then
         -- The trigger takes it too, but after the row. A session that sets several queues must take it before their

@@ -41,7 +41,7 @@ create table pgq.queue (
     queue_previous_step2        bigint          not null default txid_current(),
     -- The slot that producers write to: pgq_slots.<queue>, see slot_state.sql.
     queue_slot_seq              regclass        not null,
-    -- pgq_ids.<queue>
+    -- pgq_ids.<queue>, or pgq.event_<id>_id_seq if pgq.insert_event(7) must not find it by the queue's name
     queue_event_seq_id          regclass        not null,
     queue_tick_seq_id           regclass        not null,
     -- The oldest tick after which no event has been truncated.
@@ -58,6 +58,9 @@ create table pgq.queue (
     queue_keep                  interval,
     queue_keep_bytes            bigint,
 
+    -- true if only roles with grants may use it, see rights.sql
+    queue_restricted            boolean         not null default false,
+
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
     constraint queue_slot0_uq unique (queue_slot0),
@@ -66,6 +69,21 @@ create table pgq.queue (
     constraint queue_keep_range check (queue_keep > interval '0'),
     constraint queue_keep_bytes_range check (queue_keep_bytes > 0),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
+);
+
+-- Rights of roles on queues, by the queue's name: they are there again when a queue is dropped and created again. The
+-- row of a dropped role may stay; it grants nothing.
+create table pgq.restricted_queue (
+    queue_name                  text            not null primary key
+);
+create table pgq.queue_grant (
+    queue_name                  text            not null,
+    grantee                     regrole         not null,
+    -- insert, consume, read or admin
+    action                      text            not null,
+    -- the consumer or group for which consume is granted; empty for all
+    consumer                    text            not null default '',
+    constraint queue_grant_pkey primary key (queue_name, grantee, action, consumer)
 );
 
 -- Sets of event tables left by dropped queues, to be reused by the next queue. Dropping a partition would lock its
@@ -114,13 +132,6 @@ create table pgq.event (
 -- For values that are not slots see slot_state.sql. What they store only lets an INSERT return the row.
 create unlogged table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
 create unlogged table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
-
-create view pgq.event_template as
-select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
-       ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
-  from pgq.event
- where ev_slot >= 0
-   and ev_slot < 262144;
 
 -- Transactions that wrote directly (COPY) into a table of the queue that was no longer current. The batch query reads
 -- this, so that a rotation between current_event_table() and the COPY loses nothing.

@@ -76,6 +76,29 @@ begin
 end;
 $$;
 
+create or replace function pgq._lock_dead_letters(i_ids bigint[])
+returns void
+language plpgsql
+as $$
+-- Locks dead letters until the end of the transaction; raises 42501 unless the caller may administer their queues, or
+-- consume as their consumers by a grant.
+declare
+    l   record;
+begin
+    -- In a fixed order, so that two sessions at once wait for each other and do not deadlock.
+    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    for l in
+        select distinct queue_id, coalesce(group_name, dl_consumer) as consumer
+          from pgq.dead_letter
+          left join pgq.queue on queue_name = dl_queue
+          left join pgq.consumer_group on group_queue = queue_id and group_name || '#0' = dl_consumer
+         where dl_id = any (i_ids)
+    loop
+        perform pgq._require_right(l.queue_id, '{consume}', l.consumer);
+    end loop;
+end;
+$$;
+
 create or replace function pgq.replay_dead_letters(i_ids bigint[])
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -91,8 +114,7 @@ as $$
 declare
     n   int4;
 begin
-    -- In a fixed order, so that two sessions at once wait for each other and do not deadlock.
-    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    perform pgq._lock_dead_letters(i_ids);
     with replayed as (
         delete from pgq.dead_letter where dl_id = any (i_ids) returning *),
     waiting as (
@@ -128,7 +150,7 @@ as $$
 declare
     n   int4;
 begin
-    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    perform pgq._lock_dead_letters(i_ids);
     delete from pgq.dead_letter where dl_id = any (i_ids);
     get diagnostics n = row_count;
     return n;

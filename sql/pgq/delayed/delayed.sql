@@ -99,7 +99,7 @@ as $$
 --      others  - the event
 #variable_conflict use_column
 declare
-    id  constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
+    id  constant int4 := (pgq._find_queue_for(i_queue_name, 'read')).queue_id;
 begin
     return query
     select d.due, d.ev_id, d.ev_time, d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4

@@ -105,7 +105,7 @@ as $$
 --      cancelled before, or never existed. It is not delivered before the transaction ends.
 -- Errors: 40001 the event was delivered after the transaction took its snapshot
 declare
-    id      constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
+    id      constant int4 := (pgq._find_queue_for(i_queue_name, 'insert')).queue_id;
     d       pgq.delayed;
 begin
     -- This waits for a pass that is just copying the event. A later pass skips locked events.

@@ -85,6 +85,10 @@ begin
     if not found then
         perform pgq._raise_member_gone(i_member_id);
     end if;
+    select * into q from pgq.queue where queue_id = g.group_queue;
+    if q.queue_restricted then
+        perform pgq._require_right(q.queue_id, '{consume}', g.group_name);
+    end if;
     if g.group_resize_to is not null and pgq._switch_group(g.group_id) then
         select * into g from pgq.consumer_group where group_id = g.group_id;
     end if;
@@ -99,7 +103,6 @@ begin
         return;
     end if;
 
-    select * into q from pgq.queue where queue_id = g.group_queue;
     for part in
         select * from pgq.group_partition
          where part_group = g.group_id and part_member = i_member_id

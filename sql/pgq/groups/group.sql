@@ -22,6 +22,19 @@ begin
 end;
 $$;
 
+create or replace function pgq._own_group(i_queue_name text, i_group_name text)
+returns pgq.consumer_group
+language plpgsql
+as $$
+-- Returns a consumer group as which the caller may consume; raises PQ001, PQ036 or 42501.
+declare
+    g   constant pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+begin
+    perform pgq._require_group(g);
+    return g;
+end;
+$$;
+
 create or replace function pgq._check_partition_names(g pgq.consumer_group, i_first int4, i_last int4)
 returns void
 language plpgsql
@@ -50,14 +63,14 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a partition of a group after a tick.
 declare
-    queue       constant text := (select queue_name from pgq.queue where queue_id = g.group_queue);
+    q           constant pgq.queue := pgq._keep_queue((select queue_name from pgq.queue where queue_id = g.group_queue));
     consumer    constant text := format('%s#%s', g.group_name, i_nr);
     r           pgq.registration;
 begin
-    if pgq.register_consumer_at(queue, consumer, i_tick_id) = 0 then
+    if pgq._register(q, consumer, i_tick_id) = 0 then
         perform pgq._check_partition_names(g, i_nr, i_nr);
     end if;
-    r := pgq._find_registration(queue, consumer);
+    r := pgq._find_registration(q.queue_name, consumer);
     update pgq.registration set sub_id = g.group_sub_id, reg_is_partition = true where reg_id = r.reg_id;
     insert into pgq.group_partition (part_group, part_nr, part_reg) values (g.group_id, i_nr, r.reg_id);
 end;
@@ -112,6 +125,9 @@ begin
     perform pgq._check_name('group', i_group_name);
     perform pgq._check_name('consumer', i_group_name || '#1023');
     q := pgq._keep_queue(i_queue_name);
+    if q.queue_restricted then
+        perform pgq._require_right(q.queue_id, '{consume}', i_group_name);
+    end if;
     if i_key is null then
         perform pgq._check_group_key(null);
     end if;
@@ -160,7 +176,7 @@ as $$
 -- Returns: 1
 -- Errors: PQ036 group does not exist, PQ039 it has parked events
 declare
-    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
     parked  bigint;
 begin
     perform from pgq.consumer_group where group_id = g.group_id for no key update;
@@ -199,7 +215,7 @@ as $$
 -- Returns: 1
 -- Errors: PQ011 unknown parameter or bad value, PQ036 group does not exist
 declare
-    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
 begin
     if (i_param = any (array['lease', 'park_limit'])) is not true then
         raise exception using errcode = 'PQ011',

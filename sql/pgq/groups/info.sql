@@ -83,6 +83,7 @@ as $$
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
+    perform pgq._require_group(g, true);
     return query
     select k.parked_key, k.parked_part, count(e.pe_id), (array_agg(e.ev_id order by e.pe_id))[1], k.parked_attempts,
            k.parked_since, k.parked_next, k.parked_error

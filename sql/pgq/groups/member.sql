@@ -30,7 +30,7 @@ as $$
 --      lease           - the lease of the group
 -- Errors: PQ036 group does not exist
 declare
-    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
 begin
     perform from pgq.consumer_group where group_id = g.group_id for key share;
     if not found then
@@ -54,6 +54,7 @@ declare
     g   int4;
 begin
     select member_group into g from pgq.group_member where member_id = i_member_id;
+    perform pgq._require_group(cg) from pgq.consumer_group cg where cg.group_id = g;
     -- Lock partitions before the member, in the order of pgq.drop_group(3).
     update pgq.group_partition
        set part_member = null, part_generation = default
@@ -89,6 +90,7 @@ begin
     if not found then
         return false;
     end if;
+    perform pgq._require_group(g);
     -- Otherwise another session is just sending it.
     if pgq._try_lock_position(- i_member_id) then
         perform pgq._append_position(- i_member_id, (pgq._get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());

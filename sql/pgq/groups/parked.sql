@@ -78,6 +78,9 @@ declare
     event       record;
     encoding    constant text := current_setting('client_encoding');
 begin
+    perform pgq._require_group(g)
+       from pgq.consumer_group g
+      where g.group_id = (select member_group from pgq.group_member where member_id = i_member_id);
     -- There a text may not exist in the client's encoding: the client gets the bytes.
     if getdatabaseencoding() = 'SQL_ASCII' then
         perform set_config('client_encoding', 'SQL_ASCII', true);
@@ -148,7 +151,7 @@ begin
     part := pgq._fence_partition(r, i_generation);
     -- Lock in the same order as pgq.give_up_parked().
     perform from pgq.parked_key where parked_id = i_parked_id for update;
-    n := pgq._parked_to_dead_letters(i_given_up, i_reasons, i_tracebacks);
+    n := pgq._parked_to_dead_letters(i_parked_id, i_given_up, i_reasons, i_tracebacks);
     with gone as (
         delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_done) returning 1)
     select n + count(*) into n from gone;
@@ -175,17 +178,17 @@ begin
 end;
 $$;
 
-create or replace function pgq._parked_to_dead_letters(i_ids bigint[], i_reasons text[], i_tracebacks text[])
+create or replace function pgq._parked_to_dead_letters(i_parked_id bigint, i_ids bigint[], i_reasons text[], i_tracebacks text[])
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Makes parked events dead letters of their group.
+-- Makes parked events of a key dead letters of their group.
 -- Returns: number of events.
 declare
     n   int4;
 begin
     with gone as (
-        delete from pgq.parked_event where pe_id = any (i_ids) returning *),
+        delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_ids) returning *),
     letter as (
         select distinct on (id) id, reason, traceback
           from unnest(i_ids, i_reasons, i_tracebacks) l (id, reason, traceback)
@@ -215,7 +218,7 @@ as $$
 -- Returns: number of keys.
 -- Errors: PQ036 group does not exist
 declare
-    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
     n   int4;
 begin
     update pgq.parked_key k
@@ -238,7 +241,7 @@ as $$
 -- Returns: number of events.
 -- Errors: PQ036 group does not exist
 declare
-    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
     k       pgq.parked_key;
     ids     bigint[];
     n       int4;
@@ -249,7 +252,7 @@ begin
         return 0;
     end if;
     ids := array(select pe_id from pgq.parked_event where pe_key = k.parked_id order by pe_id limit i_most);
-    n := pgq._parked_to_dead_letters(ids, array_fill(coalesce(k.parked_error, 'given up by hand'), array[cardinality(ids)]), null);
+    n := pgq._parked_to_dead_letters(k.parked_id, ids, array_fill(coalesce(k.parked_error, 'given up by hand'), array[cardinality(ids)]), null);
     perform pgq.unpark_key(i_queue_name, i_group_name, i_key);
     return n;
 end;

@@ -13,7 +13,7 @@ as $$
 -- Errors: PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist, PQ038 a consumer has the name
 --      of a partition
 declare
-    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
     tick    bigint;
 begin
     perform pgq._require_read_committed('pgq.resize_group()');
@@ -79,7 +79,7 @@ begin
         for n in g.group_partitions .. g.group_resize_to - 1 loop
             perform pgq._add_group_partition(g, n, g.group_resize_tick);
         end loop;
-    exception when sqlstate 'PQ038' then
+    exception when sqlstate 'PQ038' or insufficient_privilege then
         -- A consumer has taken the name meanwhile. Workers need not stop for that.
         return false;
     end;

@@ -1,5 +1,5 @@
 create or replace function pgq._write_target(
-    i_queue_name text, i_count bigint default 1,
+    i_queue_name text, i_count bigint default 1, i_is_allowed boolean default false,
     out queue_id int4, out ev_slot int4, out event_seq regclass)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -7,6 +7,7 @@ as $$
 -- pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
 -- Parameters:
 --      i_count         - number of events to write
+--      i_is_allowed    - PostgreSQL has checked the right of the role that inserts
 -- Returns:
 --      queue_id        - the queue
 --      ev_slot         - value for the column of that name
@@ -20,6 +21,9 @@ begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
         perform pgq._raise_queue_not_found(i_queue_name);
+    end if;
+    if q.queue_restricted and not i_is_allowed then
+        perform pgq._require_right(q.queue_id, '{insert}');
     end if;
 
     -- Replication applies events even to queues with inserts disabled.
@@ -95,7 +99,7 @@ declare
 begin
     select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
     if found then
-        perform pgq._write_target(q.queue_name, 0), pgq._require_no_limit(q.queue_name);
+        perform pgq._write_target(q.queue_name, 0, true), pgq._require_no_limit(q.queue_name);
     else
         perform pgq._check_native_txid(); -- the transaction's snapshot is older than the queue
     end if;
@@ -175,8 +179,8 @@ create or replace function pgq._insert_event_slowly(
 returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001 for
--- queues that do not exist.
+-- Does the work of pgq.insert_event(7) for restricted queues, and for those whose names are too long for a sequence
+-- name; and raises PQ001 for queues that do not exist.
 begin
     return pgq.insert_event_raw(i_queue_name, null, null, null, null,
                                 i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);
@@ -232,7 +236,7 @@ begin
            new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4,
            case when q.queue_disable_insert or q.queue_per_tx_limit is not null
                      or txid_current() < pg_sequence_last_value('pgq.txid_high_seq')
-                then (pgq._write_target(q.queue_name)).ev_slot
+                then (pgq._write_target(q.queue_name, i_is_allowed => true)).ev_slot
                 else pgq._state_slot(q.queue_slot_seq) end
       from pgq.queue q
      where q.queue_slot0 = new.ev_slot & 262128;

@@ -56,7 +56,7 @@ as $$
 --      cur         - the table for new keys
 --      other       - the table with the previous keys
 declare
-    q       constant pgq.queue := pgq._find_queue(i_queue_name);
+    q       constant pgq.queue := pgq._find_queue_for(i_queue_name, 'insert');
     bad     text;
     seq     regclass;
     turn    bigint;

@@ -11,7 +11,7 @@ as $$
 -- Returns: true if the batch is to be written; false if it was written already.
 -- Errors: PQ011 stream or batch is null, PQ017 another stream has this name, or the stream was set back
 declare
-    q   constant pgq.queue := pgq._find_queue(i_queue_name);
+    q   constant pgq.queue := pgq._find_queue_for(i_queue_name, 'insert');
     w   pgq.stream_writer;
 begin
     perform pgq._check_name('writer', i_writer_name);
@@ -62,7 +62,7 @@ as $$
 --      i_writer_name   - the name
 -- Returns: 1, or 0 if nothing was written under that name.
 declare
-    q   constant pgq.queue := pgq._find_queue(i_queue_name);
+    q   constant pgq.queue := pgq._find_queue_for(i_queue_name, 'insert');
     n   int4;
 begin
     delete from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;

@@ -281,32 +281,6 @@ as $$
        and pgq._trusts_owner(c.relowner);
 $$;
 
-create or replace function pgq.grant_perms(x_queue_name text)
-returns integer
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
--- Grants the rights on a queue's relations and sequences to the roles. A writer gives the content of events, not their
--- ids, times and transactions.
--- Returns: 1
-declare
-    q           constant pgq.queue := pgq._find_queue(x_queue_name);
-    v_relation  constant text := pgq.queue_relation(x_queue_name);
-begin
-    execute format('grant select on %s, %s, %s to public', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
-    execute format('grant usage on %s to pgq_writer, pgq_admin', q.queue_event_seq);
-    execute format('grant select on %s, %s to pgq_reader', q.queue_data_pfx, v_relation);
-    execute format('grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4), select (ev_id) on %s to pgq_writer',
-                   v_relation);
-    for n in 0 .. q.queue_ntables - 1 loop
-        execute format('grant select on %s_%s to pgq_reader', q.queue_data_pfx, n);
-        execute format('grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) on %s_%s to pgq_writer',
-                       q.queue_data_pfx, n);
-        execute format('grant select, insert, truncate on %s_%s to pgq_admin', q.queue_data_pfx, n);
-    end loop;
-    return 1;
-end;
-$$;
-
 create or replace function pgq._grant_perms_from(src_schema text, src_table text, dst_schema text, dst_table text)
 returns integer
 language plpgsql strict set search_path = pg_catalog, pg_temp

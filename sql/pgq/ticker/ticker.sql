@@ -314,6 +314,9 @@ begin
     if not found then
         return null;
     end if;
+    if q.queue_restricted then
+        perform pgq._require_right(q.queue_id, '{consume,insert,read}', null);
+    end if;
     if not q.queue_external_ticker and not q.queue_ticker_paused then
         numbers := q.queue_ticker_max_count * 2::bigint + 1000;
         insert into pgq.forced_tick

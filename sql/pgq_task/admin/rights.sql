@@ -60,10 +60,10 @@ as $$
 --      role    - name of the role
 -- Errors: PQ072 no such role or action
 declare
-    v_grantee   constant oid := pgq_task._require_role(role);
+    v_grantee   constant oid := pgq._require_role(role, 'PQ072');
     v_queue     int4;
 begin
-    perform pgq_task._require_actions(actions);
+    perform pgq._require_actions(actions, pgq_task._actions(), 'PQ072');
     select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = grant_queue.queue for key share;
     if not found then
         perform pgq_task._raise_queue_not_found(queue);
@@ -87,10 +87,10 @@ as $$
 -- Errors: PQ072 no such role or action
 #variable_conflict use_column
 declare
-    v_grantee   constant oid := pgq_task._require_role(role);
+    v_grantee   constant oid := pgq._require_role(role, 'PQ072');
     v_queue     int4;
 begin
-    perform pgq_task._require_actions(revoke_queue.actions);
+    perform pgq._require_actions(revoke_queue.actions, pgq_task._actions(), 'PQ072');
     select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = revoke_queue.queue;
     if not found then
         perform pgq_task._raise_queue_not_found(revoke_queue.queue);
@@ -157,10 +157,10 @@ as $$
 -- else of the session; within this function current_user would be its owner.
 -- Parameters:
 --      i_user  - current_user if the caller knows it, as a view does: that role must have the right, too. Without it
---                the right is refused if PostgreSQL runs the code for another role, see pgq_task._runs_for_another(0).
+--                the right is refused if PostgreSQL runs the code for another role, see pgq._runs_for_another(0).
 begin
-    return pgq_task._role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
-       and case when i_user is null then not pgq_task._runs_for_another()
+    return pgq_task._role_has_right(pgq._caller(), i_queue_id, i_action)
+       and case when i_user is null then not pgq._runs_for_another()
                 else pgq_task._role_has_right(i_user, i_queue_id, i_action) end;
 end;
 $$;
@@ -176,22 +176,6 @@ as $$
                       and pg_has_role(i_role, g.grantee, 'usage'));
 $$;
 
-create or replace function pgq_task._runs_for_another()
-returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
--- Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression of
--- an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
--- refresh. These are PostgreSQL's security-restricted operations. PostgreSQL does not expose this state, but refuses a
--- few statements in it, of which UNLISTEN is the cheapest, and allowed on a standby.
-begin
-    unlisten pgq_task_no_channel;
-    return false;
-exception when insufficient_privilege then
-    return true;
-end;
-$$;
-
 create or replace function pgq_task._require_right(i_queue_id int4, i_action text)
 returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -205,43 +189,10 @@ begin
     end if;
     select queue_name into v_queue from pgq_task.queue where queue_id = i_queue_id;
     raise exception using errcode = '42501',
-        message = format('role %I may not %s tasks of queue %L', coalesce(nullif(current_setting('role'), 'none'), session_user),
-                         i_action, v_queue),
-        hint = case when pgq_task._runs_for_another()
+        message = format('role %I may not %s tasks of queue %L', pgq._caller(), i_action, v_queue),
+        hint = case when pgq._runs_for_another()
                     then 'The queue is restricted. In indexes and materialized views read pgq_task.tasks, which knows whose they are.'
                     else format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
                                 v_queue, i_action) end;
-end;
-$$;
-
-create or replace function pgq_task._require_role(i_role text)
-returns oid
-language plpgsql stable set search_path = pg_catalog, pg_temp
-as $$
--- Returns the role of this name; raises PQ072 if there is none.
-declare
-    v_role  constant oid := (select oid from pg_roles where rolname = i_role);
-begin
-    if v_role is null then
-        perform pgq_task._raise_invalid(format('there is no role %s', coalesce(quote_literal(i_role), 'NULL')),
-                                        'Give the name of a role, as pg_roles has it.');
-    end if;
-    return v_role;
-end;
-$$;
-
-create or replace function pgq_task._require_actions(i_actions text[])
-returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp
-as $$
--- Raises PQ072 unless these are actions.
-declare
-    v_wrong constant text := (select string_agg(coalesce(quote_literal(a), 'NULL'), ', ') from unnest(i_actions) a
-                               where coalesce(a, '') <> all (pgq_task._actions()));
-begin
-    if v_wrong is not null or coalesce(cardinality(i_actions), 0) = 0 then
-        perform pgq_task._raise_invalid(coalesce('there is no action ' || v_wrong, 'no action is given'),
-                                        'Actions: ' || array_to_string(pgq_task._actions(), ', ') || '.');
-    end if;
 end;
 $$;

@@ -30,11 +30,12 @@ def test_what_the_page_about_changes_shows_works(conn: Connection) -> None:
 def roles(conn: Connection) -> object:
     conn.execute("create role web_shop; create role payment_worker")
     yield
-    conn.execute("drop role web_shop, payment_worker")
+    conn.execute("drop owned by web_shop, payment_worker; drop role web_shop, payment_worker")
 
 
 @pytest.mark.usefixtures("roles")
 def test_what_the_page_about_permissions_shows_works(conn: Connection) -> None:
-    for block in sql_of("tasks-permissions.md"):
+    for block in sql_of("permissions.md"):
         conn.execute(block.encode())
     assert ops.value(conn, "select count(*) from pgq_task.get_queue_grants('payments')") == 2
+    assert ops.value(conn, "select count(*) from pgq.get_queue_grants('orders')") == 2
