@@ -43,6 +43,7 @@ from pgqpy.models import (
     DeadLetterFilter,
     DeadLetterInfo,
     NextBatch,
+    QueueGrant,
     QueueInfo,
 )
 from pgqpy.producer import Producer
@@ -88,6 +89,7 @@ __all__ = [
     "NextBatch",
     "PgqError",
     "Producer",
+    "QueueGrant",
     "QueueInfo",
     "RemoteConsumer",
     "Retry",

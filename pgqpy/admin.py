@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from pgqpy.models import (
     GroupPartition,
     NextBatch,
     ParkedKey,
+    QueueGrant,
     QueueInfo,
     Start,
 )
@@ -75,6 +77,29 @@ class Admin(_Calls):
         if queue is not None and not rows:
             raise QueueNotFound(f"queue {queue!r} does not exist")
         return [QueueInfo.from_row(row) for row in rows]
+
+    def restrict_queue(self, queue: str, *, restricted: bool = True) -> None:
+        """Restrict a queue to roles with grants, or open it again; see docs/permissions.md."""
+        self._value("restrict_queue", queue, restricted)
+
+    def grant_queue(
+        self, queue: str, actions: Sequence[str], role: str, *, consumer: str | None = None
+    ) -> None:
+        """Grant a role actions on a queue: ``insert``, ``consume``, ``read``, ``admin``.
+
+        ``consume`` is granted for one consumer or group, None: for all.
+        """
+        self._value("grant_queue", queue, list(actions), role, consumer)
+
+    def revoke_queue(
+        self, queue: str, actions: Sequence[str], role: str, *, consumer: str | None = None
+    ) -> None:
+        """Revoke what `grant_queue` has granted; ``consumer`` None: for all, named ones too."""
+        self._value("revoke_queue", queue, list(actions), role, consumer)
+
+    def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
+        """Return the grants on all queues, or on one."""
+        return [QueueGrant.from_row(row) for row in self._rows("get_queue_grants", queue)]
 
     # --- consumers
 

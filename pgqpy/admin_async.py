@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from pgqpy.models import (
     GroupPartition,
     NextBatch,
     ParkedKey,
+    QueueGrant,
     QueueInfo,
     Start,
 )
@@ -72,6 +74,29 @@ class AsyncAdmin(_AsyncCalls):
         if queue is not None and not rows:
             raise QueueNotFound(f"queue {queue!r} does not exist")
         return [QueueInfo.from_row(row) for row in rows]
+
+    async def restrict_queue(self, queue: str, *, restricted: bool = True) -> None:
+        """Restrict a queue to roles with grants, or open it again; see docs/permissions.md."""
+        await self._value("restrict_queue", queue, restricted)
+
+    async def grant_queue(
+        self, queue: str, actions: Sequence[str], role: str, *, consumer: str | None = None
+    ) -> None:
+        """Grant a role actions on a queue: ``insert``, ``consume``, ``read``, ``admin``.
+
+        ``consume`` is granted for one consumer or group, None: for all.
+        """
+        await self._value("grant_queue", queue, list(actions), role, consumer)
+
+    async def revoke_queue(
+        self, queue: str, actions: Sequence[str], role: str, *, consumer: str | None = None
+    ) -> None:
+        """Revoke what `grant_queue` has granted; ``consumer`` None: for all, named ones too."""
+        await self._value("revoke_queue", queue, list(actions), role, consumer)
+
+    async def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
+        """Return the grants on all queues, or on one."""
+        return [QueueGrant.from_row(row) for row in await self._rows("get_queue_grants", queue)]
 
     # --- consumers
 

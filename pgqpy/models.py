@@ -145,6 +145,20 @@ class GroupPartition(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueGrant(_Row):
+    """Rights of a role on a queue (pgq.get_queue_grants).
+
+    ``role`` is None for a restricted queue without grants, ``consumer`` for all consumers.
+    """
+
+    queue_name: str
+    restricted: bool
+    role: str | None
+    consumer: str | None
+    actions: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ParkedKey(_Row):
     """A key whose events are parked (pgq.get_parked_keys).
 

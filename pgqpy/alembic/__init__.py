@@ -1,8 +1,8 @@
 """PgQ in an application's own migrations; importing this in ``env.py`` is enough.
 
-It adds the operations ``op.create_queue``, ``op.drop_queue``, ``op.capture_table``,
-``op.release_table``, ``op.add_task_columns`` and ``op.remove_task_columns``, and lets autogenerate
-compare what the models declare (``__pgq_queue__``, see `pgqpy.sqlalchemy`) with what the database
+It adds the operations ``op.create_queue``, ``op.drop_queue``, ``op.restrict_queue``,
+``op.grant_queue``, ``op.revoke_queue``, ``op.capture_table``, ``op.release_table``,
+``op.add_task_columns`` and ``op.remove_task_columns``, and lets autogenerate compare what the models declare (``__pgq_queue__``, see `pgqpy.sqlalchemy`) with what the database
 captures. Autogenerate leaves the tables of PgQ's own schemas alone.
 """
 
@@ -12,8 +12,11 @@ from pgqpy.alembic._operations import (
     CaptureTableOp,
     CreateQueueOp,
     DropQueueOp,
+    GrantQueueOp,
     ReleaseTableOp,
     RemoveTaskColumnsOp,
+    RestrictQueueOp,
+    RevokeQueueOp,
     register_renderers,
 )
 
@@ -22,8 +25,11 @@ __all__ = [
     "CaptureTableOp",
     "CreateQueueOp",
     "DropQueueOp",
+    "GrantQueueOp",
     "ReleaseTableOp",
     "RemoveTaskColumnsOp",
+    "RestrictQueueOp",
+    "RevokeQueueOp",
 ]
 
 _autogenerate.register()

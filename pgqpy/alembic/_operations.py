@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -129,6 +129,86 @@ class DropQueueOp(PgqOp):
 
     def reverse(self) -> MigrateOperation:
         return CreateQueueOp(self.queue, settings=self.settings)
+
+
+@_operation
+@dataclass(eq=False)
+class RestrictQueueOp(PgqOp):
+    """Restricts a queue to roles with grants, or opens it."""
+
+    function = "restrict_queue"
+
+    queue: str
+    restricted: bool = True
+
+    @classmethod
+    def restrict_queue(
+        cls, operations: Operations, queue: str, *, restricted: bool = True
+    ) -> None:
+        """Call `pgq.restrict_queue`."""
+        operations.invoke(cls(queue, restricted))
+
+    def run(self, send: Callable[[str], Any]) -> None:
+        send(call("pgq.restrict_queue", self.queue, self.restricted))
+
+    def reverse(self) -> MigrateOperation:
+        return RestrictQueueOp(self.queue, not self.restricted)
+
+
+@_operation
+@dataclass(eq=False)
+class GrantQueueOp(PgqOp):
+    """Grants a role actions on a queue."""
+
+    function = "grant_queue"
+
+    queue: str
+    actions: Sequence[str]
+    role: str
+    consumer: str | None = None
+
+    @classmethod
+    def grant_queue(
+        cls,
+        operations: Operations,
+        queue: str,
+        actions: Sequence[str],
+        role: str,
+        *,
+        consumer: str | None = None,
+    ) -> None:
+        """Call `pgq.grant_queue`. Raises InvalidParameter for an unknown role or action."""
+        operations.invoke(cls(queue, actions, role, consumer))
+
+    def run(self, send: Callable[[str], Any]) -> None:
+        arguments = self.queue, list(self.actions), self.role, self.consumer
+        send(call(f"pgq.{self.function}", *arguments))
+
+    def reverse(self) -> MigrateOperation:
+        return RevokeQueueOp(self.queue, self.actions, self.role, self.consumer)
+
+
+@_operation
+class RevokeQueueOp(GrantQueueOp):
+    """Revokes what was granted."""
+
+    function = "revoke_queue"
+
+    @classmethod
+    def revoke_queue(
+        cls,
+        operations: Operations,
+        queue: str,
+        actions: Sequence[str],
+        role: str,
+        *,
+        consumer: str | None = None,
+    ) -> None:
+        """Call `pgq.revoke_queue`."""
+        operations.invoke(cls(queue, actions, role, consumer))
+
+    def reverse(self) -> MigrateOperation:
+        return GrantQueueOp(self.queue, self.actions, self.role, self.consumer)
 
 
 @_operation

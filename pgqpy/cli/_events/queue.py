@@ -8,8 +8,14 @@ from typing import Any
 import click
 
 from pgqpy.admin import Admin
-from pgqpy.cli._base.arguments import TEXT, parameter_value, queue_argument, set_option
-from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.arguments import (
+    TEXT,
+    any_queue_argument,
+    parameter_value,
+    queue_argument,
+    set_option,
+)
+from pgqpy.cli._base.command import Group, options
 from pgqpy.cli._base.database import dict_rows, no_such_queue, one_queue
 from pgqpy.cli._base.output import (
     json_option,
@@ -181,3 +187,93 @@ def read_config(conn: Connection, queue: str) -> dict[str, Any]:
     for row in dict_rows(conn, "select * from pgq.queue where queue_name = %s", [queue]):
         return {name: row[f"queue_{name}"] for name in PARAMETERS}
     raise no_such_queue(queue)
+
+
+grant_arguments = options(
+    queue_argument,
+    click.argument("role", type=TEXT),
+    click.argument(
+        "actions",
+        nargs=-1,
+        required=True,
+        type=click.Choice(("insert", "consume", "read", "admin")),
+    ),
+    click.option("--as", "consumer", type=TEXT, help="The consumer or group for consume; any."),
+)
+
+
+@queue.command("restrict", role="pgq_admin")
+@queue_argument
+@click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
+def restrict(conn: Connection, queue: str, off: bool) -> None:
+    """Restrict the events of a queue to roles with a grant.
+
+    Other queues are open: members of pgq_writer insert, members of pgq_reader do the rest. Members
+    of pgq_admin may do everything everywhere.
+
+    Examples:
+      pgqpy queue restrict orders
+      pgqpy queue restrict orders --off
+    """
+    Admin(conn).restrict_queue(queue, restricted=not off)
+    say(f"queue {queue} is {'open' if off else 'restricted'}")
+
+
+@queue.command("grant", role="pgq_admin")
+@grant_arguments
+def grant(
+    conn: Connection, queue: str, role: str, actions: tuple[str, ...], consumer: str | None
+) -> None:
+    """Grant a role actions on a queue.
+
+    To call functions, as consumers do, the role must also be a member of pgq_writer (insert) or of
+    pgq_reader (the rest). INSERT INTO the queue's relation needs the grant alone.
+
+    Examples:
+      pgqpy queue grant orders shop insert
+      pgqpy queue grant orders accountant consume --as billing
+    """
+    Admin(conn).grant_queue(queue, actions, role, consumer=consumer)
+    say(f"granted {', '.join(actions)} on queue {queue} to {role}")
+
+
+@queue.command("revoke", role="pgq_admin")
+@grant_arguments
+def revoke(
+    conn: Connection, queue: str, role: str, actions: tuple[str, ...], consumer: str | None
+) -> None:
+    """Revoke grants of a role.
+
+    Rights that it has as a member of another role are not changed. Without --as, consume is revoked
+    for all consumers.
+
+    Examples:
+      pgqpy queue revoke orders shop insert
+    """
+    Admin(conn).revoke_queue(queue, actions, role, consumer=consumer)
+    say(f"revoked {', '.join(actions)} on queue {queue} from {role}")
+
+
+@queue.command("rights", role="pgq_admin")
+@any_queue_argument
+@json_option
+def rights(conn: Connection, queue: str | None) -> None:
+    """Show the grants on queues.
+
+    The keys of the JSON objects are the columns of pgq.get_queue_grants(). On a queue that is not
+    restricted, grants add to the rights of pgq_writer and pgq_reader.
+
+    Examples:
+      pgqpy queue rights orders --json
+    """
+    print_items(
+        Admin(conn).get_queue_grants(queue),
+        {
+            "Queue": "queue_name",
+            "Restricted": "restricted",
+            "Role": "role",
+            "May": lambda grant: ", ".join(grant.actions or ()),
+            "As": "consumer",
+        },
+        empty=f"queue {queue} is open to all" if queue else "no queue is restricted",
+    )

@@ -164,3 +164,24 @@ def test_workers_are_listed_with_their_batches_and_not_lost(cli: Cli, conn: Conn
     cli.ok("consumer", "unregister", "flights", "shared.w2")
     cli.ok("consumer", "unregister", "flights", "shared")
     assert cli.json("consumer", "list") == []
+
+
+def test_queues_are_restricted_to_granted_roles(cli: Cli) -> None:
+    cli.ok("queue", "create", "flights")
+    assert cli.ok("queue", "rights") == "no queue is restricted\n"
+    assert cli.ok("queue", "restrict", "flights") == "queue flights is restricted\n"
+    cli.ok("queue", "grant", "flights", "pgq_reader", "consume", "read", "--as", "delays")
+    assert cli.json("queue", "rights", "flights") == [
+        {
+            "queue_name": "flights",
+            "restricted": True,
+            "role": "pgq_reader",
+            "consumer": consumer,
+            "actions": [action],
+        }
+        for consumer, action in ((None, "read"), ("delays", "consume"))
+    ]
+    cli.ok("queue", "revoke", "flights", "pgq_reader", "read")
+    assert "delays" in cli.ok("queue", "rights")
+    assert cli.ok("queue", "restrict", "flights", "--off") == "queue flights is open\n"
+    assert "unknown" in cli.fails("queue", "grant", "flights", "unknown", "read")
