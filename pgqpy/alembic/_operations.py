@@ -142,9 +142,7 @@ class RestrictQueueOp(PgqOp):
     restricted: bool = True
 
     @classmethod
-    def restrict_queue(
-        cls, operations: Operations, queue: str, *, restricted: bool = True
-    ) -> None:
+    def restrict_queue(cls, operations: Operations, queue: str, *, restricted: bool = True) -> None:
         """Call `pgq.restrict_queue`."""
         operations.invoke(cls(queue, restricted))
 

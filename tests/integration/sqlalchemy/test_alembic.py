@@ -390,7 +390,8 @@ def test_operations_written_by_hand(application: Application, conn: Connection) 
         "    op.restrict_queue('there')\n"
         "    op.capture_table('account', 'accounts', schema='public')\n"
         "    op.capture_table('account', 'accounts', old_values='row', replace=True)",
-        "op.restrict_queue('there', restricted=False)\n    op.release_table('account', 'accounts')\n    op.drop_queue('accounts')",
+        "op.restrict_queue('there', restricted=False)\n"
+        "    op.release_table('account', 'accounts')\n    op.drop_queue('accounts')",
     )
     application.upgrade()
     grant = QueueGrant("there", True, "pgq_reader", "c", ["consume"])
