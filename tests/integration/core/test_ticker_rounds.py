@@ -189,6 +189,8 @@ def test_a_queue_that_another_session_is_ticking_does_not_hold_up_the_others(
     ops.tick(other, "a")
     pass_by(conn, 0.01, *queues)
     assert round_of_ticks(conn, idle=False)[0] == 2
+    pass_by(conn, 3600, "a")
+    assert ops.value(conn, "select pgq.ticker()") == 0, "as pg_cron would call it"
     other.commit()
 
 
