@@ -89,8 +89,8 @@ begin
             message = format('consumer %L on queue %L is a partition of a consumer group, and has no members', i_consumer_name, i_queue_name),
             hint = 'Workers join the group: pgq.join_group(queue, group, worker). To share a position, take another consumer.';
     end if;
-    insert into pgq.registration (sub_id, sub_queue, sub_consumer, reg_restricted)
-    values (main.sub_id, main.sub_queue, pgq._keep_consumer(i_consumer_name || '.' || i_subconsumer_name), main.reg_restricted)
+    insert into pgq.registration (sub_id, sub_queue, sub_consumer, reg_roles)
+    values (main.sub_id, main.sub_queue, pgq._keep_consumer(i_consumer_name || '.' || i_subconsumer_name), main.reg_roles)
     returning reg_id into member;
     perform pgq._append_position(member, 1, null, null, null);
     return 1;

@@ -14,8 +14,8 @@ begin
             hint = 'It was finished, or never opened: pgq.next_batch(queue, consumer) gives the open one.';
     end if;
     select * into r from pgq.registration where reg_id = p.pos_registration;
-    if r.reg_restricted then
-        perform pgq._require_consumer(r.reg_id);
+    if r.reg_roles is not null then
+        perform pgq._require_consumer(r.reg_id, r.reg_roles);
     end if;
     select * into queue from pgq.queue where queue_id = r.sub_queue;
     last_tick := pgq._get_tick(r.sub_queue, p.pos_last_tick);

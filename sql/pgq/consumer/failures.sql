@@ -13,7 +13,7 @@ begin
     if reg is null or (pgq._get_position(reg)).pos_batch is distinct from i_batch_id then
         return;
     end if;
-    perform pgq._require_consumer(reg_id) from pgq.registration where reg_id = reg and reg_restricted;
+    perform pgq._require_consumer(reg_id, reg_roles) from pgq.registration where reg_id = reg and reg_roles is not null;
     insert into pgq.consumer_failure as known (cf_registration, cf_batch, cf_event, cf_error, cf_attempts)
     values (reg, i_batch_id, i_event_id, coalesce(left(i_error, 1000), '?'), 1)
         on conflict (cf_registration) do update

@@ -173,8 +173,8 @@ declare
     done        text;  -- PERFORM would be a statement each, with a plan and an executor
 begin
     -- In one function: every consumer runs it for every batch, and calls cost more than its steps.
-    if r.reg_restricted then
-        done := pgq._require_consumer(r.reg_id);
+    if r.reg_roles is not null then
+        done := pgq._require_consumer(r.reg_id, r.reg_roles);
     end if;
     if i_max_count < 1 then
         raise exception using errcode = 'PQ011',

@@ -207,7 +207,8 @@ begin
     loop
         -- Not the insert alone: it would use up ids even if it does nothing.
         if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
-            insert into pgq.registration (sub_queue, sub_consumer, reg_restricted) values (q.queue_id, co, q.queue_restricted)
+            insert into pgq.registration (sub_queue, sub_consumer, reg_roles)
+            values (q.queue_id, co, pgq._consume_roles(q.queue_id, x_consumer_name))
             on conflict do nothing returning * into r;
         end if;
         if r.reg_id is not null then

@@ -18,8 +18,8 @@ create table pgq.registration (
     sub_consumer    int4    not null,
     -- true for a partition of a consumer group: only members of the group take its batches
     reg_is_partition boolean not null default false,
-    -- queue_restricted of the queue
-    reg_restricted  boolean not null default false,
+    -- null if the queue is open; otherwise the roles with the right, each as '<oid> <name>': see _consume_roles(2)
+    reg_roles       text[],
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),
     constraint sub_queue_fkey foreign key (sub_queue) references pgq.queue (queue_id),

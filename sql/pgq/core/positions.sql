@@ -185,24 +185,24 @@ as $$
 declare
     done            text;  -- assigned to, which is cheaper than PERFORM
     is_partition    boolean;
-    is_restricted   boolean;
+    roles           text[];
 begin
     -- Not a row lock: that would write the row, and to the server's log, twice per batch.
     done := pg_catalog.pg_advisory_xact_lock(pgq._lock_key('positions'), i_registration);
     if pgq._is_read_committed() then
-        select reg_is_partition, reg_restricted into is_partition, is_restricted from pgq.registration where reg_id = i_registration;
+        select reg_is_partition, reg_roles into is_partition, roles from pgq.registration where reg_id = i_registration;
     else
         -- Under an old snapshot the newest row of the log may be invisible. Two rows with the same number conflict in
         -- one table; the sequence tells whether the tables were switched. A missing registration is an error here.
         perform pgq._check_log_snapshot('position');
-        select reg_is_partition, reg_restricted into is_partition, is_restricted
+        select reg_is_partition, reg_roles into is_partition, roles
           from pgq.registration where reg_id = i_registration for no key update;
     end if;
     if is_partition is null then
         return null;
     end if;
-    if is_restricted and not i_is_allowed then
-        done := pgq._require_consumer(i_registration);
+    if roles is not null and not i_is_allowed then
+        done := pgq._require_consumer(i_registration, roles);
     end if;
     if is_partition and i_as_consumer then
         perform pgq._raise_is_partition(i_registration);
@@ -281,9 +281,9 @@ declare
     p   pgq.position_0;
 begin
     if tg_op = 'INSERT' then
-        insert into pgq.registration (sub_id, sub_queue, sub_consumer, reg_restricted)
+        insert into pgq.registration (sub_id, sub_queue, sub_consumer, reg_roles)
         values (coalesce(new.sub_id, nextval('pgq.subscription_sub_id_seq')), new.sub_queue, new.sub_consumer,
-                (select queue_restricted from pgq.queue where queue_id = new.sub_queue))
+                pgq._consume_roles(new.sub_queue, (select co_name from pgq.consumer where co_id = new.sub_consumer)))
         returning reg_id, sub_id into r, new.sub_id;
         new.sub_active := coalesce(new.sub_active, now());
         perform pgq._append_position(r, 1, new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
@@ -302,7 +302,7 @@ begin
     if (new.sub_id, new.sub_queue, new.sub_consumer) is distinct from (old.sub_id, old.sub_queue, old.sub_consumer) then
         update pgq.registration
            set sub_id = new.sub_id, sub_queue = new.sub_queue, sub_consumer = new.sub_consumer,
-               reg_restricted = (select queue_restricted from pgq.queue where queue_id = new.sub_queue)
+               reg_roles = pgq._consume_roles(new.sub_queue, (select co_name from pgq.consumer where co_id = new.sub_consumer))
          where reg_id = r;
     end if;
     perform pgq._append_position(r, p.pos_nr + 1,

@@ -94,37 +94,77 @@ begin
 end;
 $$;
 
-create or replace function pgq._require_consumer(i_registration int4)
+create or replace function pgq._consume_roles(i_queue_id int4, i_consumer text)
+returns text[]
+language plpgsql stable
+as $$
+-- Returns reg_roles for a consumer or group: the roles with the right, so that consumers need not look up grants for
+-- each batch. A dump may hold the numbers of other roles, and a role may be gone, so number and name have to fit.
+begin
+    return (select array(select distinct pg_catalog.concat(g.grantee::oid, ' ', pg_catalog.pg_get_userbyid(g.grantee))
+                           from pgq.queue_grant g
+                          where g.queue_name = q.queue_name
+                            and (g.action = 'admin' or g.action = 'consume' and g.consumer in ('', i_consumer)))
+              from pgq.queue q
+             where q.queue_id = i_queue_id
+               and q.queue_restricted);
+end;
+$$;
+
+create or replace function pgq._consumer_of(r pgq.registration)
+returns text
+language plpgsql stable
+as $$
+-- Returns the name for which the right to consume as a registration is granted: that of the consumer whose position its
+-- members share, or of the group of a partition.
+begin
+    return case when r.reg_is_partition then (select group_name from pgq.consumer_group where group_sub_id = r.sub_id)
+                else (select co_name
+                        from pgq.registration main
+                        join pgq.consumer on co_id = main.sub_consumer
+                       where main.sub_id = r.sub_id
+                       order by main.reg_id
+                       limit 1) end;
+end;
+$$;
+
+create or replace function pgq._require_consumer(i_registration int4, i_roles text[])
 returns boolean
 language plpgsql
 as $$
--- Returns true, or raises 42501 unless the caller may consume as the consumer of a registration on a restricted queue:
--- the consumer whose position its members share, or the group of a partition. Call it only if reg_restricted.
+-- Returns true, or raises 42501 unless the caller may consume as the consumer of a registration on a restricted queue.
+-- Call it only if reg_roles is not null.
 declare
-    v_queue         int4;
-    v_consumer      text;
-    v_is_granted    boolean;
+    r       pgq.registration;
+    v_role  text;
+    v_id    oid;
 begin
-    -- Once for each batch and each end of one, so all is in one statement. See pgq._runs_for_another(0) for the first.
+    -- Once for each batch and each end of one, so usually without a query. See pgq._runs_for_another(0) for the first.
     unlisten pgq_no_channel;
-    select r.queue, r.consumer,
-           exists (select from pgq.queue_grant g
-                    where g.queue_name = (select queue_name from pgq.queue where queue_id = r.queue)
-                      and (g.action = 'admin' or g.action = 'consume' and g.consumer in ('', r.consumer))
-                      and pg_catalog.pg_has_role(pgq._caller(), g.grantee, 'usage'))
-      into v_queue, v_consumer, v_is_granted
-      from (select sub_queue as queue,
-                   case when reg_is_partition then (select group_name from pgq.consumer_group where group_sub_id = sub_id)
-                        else (select co_name
-                                from pgq.registration main
-                                join pgq.consumer on co_id = main.sub_consumer
-                               where main.sub_id = own.sub_id
-                               order by main.reg_id
-                               limit 1) end as consumer
-              from pgq.registration own
-             where reg_id = i_registration
-            offset 0) r;
-    return v_is_granted or pgq._require_right(v_queue, '{consume}', coalesce(v_consumer, ''));
+    foreach v_role in array i_roles loop
+        v_id := pg_catalog.split_part(v_role, ' ', 1);
+        if pg_catalog.pg_has_role(pgq._caller(), v_id, 'usage') and v_role = pg_catalog.concat(v_id, ' ', pg_catalog.pg_get_userbyid(v_id)) then
+            return true;
+        end if;
+    end loop;
+    select * into r from pgq.registration where reg_id = i_registration;
+    return pgq._require_right(r.sub_queue, '{consume}', coalesce(pgq._consumer_of(r), ''));
+end;
+$$;
+
+create or replace function pgq._apply_rights(i_queue_id int4)
+returns void
+language plpgsql
+as $$
+-- Writes the rights on a queue to where they are checked.
+begin
+    -- A session that registers under an older snapshot fails on this row.
+    update pgq.queue set queue_restricted = queue_restricted where queue_id = i_queue_id;
+    update pgq.registration r
+       set reg_roles = pgq._consume_roles(i_queue_id, pgq._consumer_of(r))
+     where r.sub_queue = i_queue_id
+       and r.reg_roles is distinct from pgq._consume_roles(i_queue_id, pgq._consumer_of(r));
+    perform pgq.grant_perms(queue_name) from pgq.queue where queue_id = i_queue_id;
 end;
 $$;
 
@@ -202,14 +242,12 @@ begin
            queue_event_seq = pgq._event_seq_name(q)
      where queue_id = q.queue_id
     returning * into q;
-    update pgq.registration set reg_restricted = restrict_queue.restricted
-     where sub_queue = q.queue_id and reg_restricted <> restrict_queue.restricted;
     if restricted then
         insert into pgq.restricted_queue values (queue) on conflict do nothing;
     else
         delete from pgq.restricted_queue r where r.queue_name = queue;
     end if;
-    perform pgq._rename_event_seq(q), pgq.grant_perms(queue);
+    perform pgq._rename_event_seq(q), pgq._apply_rights(q.queue_id);
 end;
 $$;
 
@@ -278,13 +316,15 @@ as $$
 -- Errors: PQ001 no such queue, PQ011 no such role or action, PQ012 not in READ COMMITTED
 declare
     v_grantee   constant oid := pgq._require_role(role, 'PQ011');
+    q           pgq.queue;
 begin
-    perform pgq._require_queue_actions(actions, consumer), pgq._lock_to_administer(queue);
+    perform pgq._require_queue_actions(actions, consumer);
+    q := pgq._lock_to_administer(queue);
     insert into pgq.queue_grant (queue_name, grantee, action, consumer)
     select queue, v_grantee, a, case a when 'consume' then coalesce(grant_queue.consumer, '') else '' end
       from unnest(actions) a
     on conflict do nothing;
-    perform pgq.grant_perms(queue);
+    perform pgq._apply_rights(q.queue_id);
 end;
 $$;
 
@@ -310,7 +350,7 @@ begin
        and (revoke_queue.consumer is null or g.action <> 'consume' or g.consumer = revoke_queue.consumer);
     execute format('revoke all on %s from %s', pgq._queue_relations(q), v_grantee::regrole);
     execute format('revoke all on %s from %s', q.queue_event_seq, v_grantee::regrole);
-    perform pgq.grant_perms(queue);
+    perform pgq._apply_rights(q.queue_id);
 end;
 $$;
 

@@ -71,7 +71,9 @@ begin
         perform pgq._check_partition_names(g, i_nr, i_nr);
     end if;
     r := pgq._find_registration(q.queue_name, consumer);
-    update pgq.registration set sub_id = g.group_sub_id, reg_is_partition = true where reg_id = r.reg_id;
+    update pgq.registration
+       set sub_id = g.group_sub_id, reg_is_partition = true, reg_roles = pgq._consume_roles(g.group_queue, g.group_name)
+     where reg_id = r.reg_id;
     insert into pgq.group_partition (part_group, part_nr, part_reg) values (g.group_id, i_nr, r.reg_id);
 end;
 $$;
