@@ -555,6 +555,17 @@ def test_a_consumer_acts_on_no_other(
         )
     assert caught.value.sqlstate == "PQ035"
     assert ops.value(mine, "select pgq.replay_dead_letters(array[%s])", named["letter"]) == 0
+    # The roles in a registration are those of this cluster if their names fit.
+    for known, may in ((" somebody", False), (f" {role('member')}", True)):
+        conn.execute(
+            "update pgq.registration set reg_roles = array[%s::regrole::oid || %s]"
+            " where sub_consumer = (select co_id from pgq.consumer where co_name = 'other')",
+            [role("member"), known],
+        )
+        if may:
+            member.execute("select pgq.next_batch('closed', 'other')")
+        else:
+            refused(lambda: member.execute("select pgq.next_batch('closed', 'other')"))
 
 
 def test_the_rights_are_those_of_the_current_role(
