@@ -124,20 +124,28 @@ create or replace function pgq._create_relation(i_queue pgq.queue)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Creates the relation of a queue. Its defaults do what pgq.insert_event(7) does. A security barrier, because without
--- pruning (a setting of the session) the tables of other queues would be scanned as well, and a function in the
--- caller's condition would see their rows first.
+-- Creates the relation of a queue, in two views. The inner one, for pgq_owner alone, has defaults that do what
+-- pgq.insert_event(7) does. In the outer one only the content can be written; the rest are expressions, which PostgreSQL
+-- refuses to write and which cost nothing. Rights on columns would not do: anyone can make a view of the relation, and
+-- the defaults of its columns need no right.
+--
+-- A security barrier, because without pruning (a setting of the session) the tables of other queues would be scanned as
+-- well, and a function in the caller's condition would see their rows first.
 declare
-    v_name  constant text := pgq.queue_relation(i_queue.queue_name);
+    v_inner constant text := 'pgq.queue_defaults_' || i_queue.queue_id;
 begin
     execute format('create view %s with (security_barrier) as '
                    'select ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot '
                    'from pgq.event where ev_slot >= %s and ev_slot < %s',
-                   v_name, i_queue.queue_slot0, i_queue.queue_slot0 + i_queue.queue_ntables);
+                   v_inner, i_queue.queue_slot0, i_queue.queue_slot0 + i_queue.queue_ntables);
     execute format('alter view %s alter column ev_id set default pg_catalog.nextval(%L), alter column ev_slot set default '
                    'pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(%L), 2147483647)), '
                    'pgq._cluster_tag())',
-                   v_name, i_queue.queue_event_seq_id, i_queue.queue_slot_seq);
+                   v_inner, i_queue.queue_event_seq_id, i_queue.queue_slot_seq);
+    execute format('create view %s with (security_barrier) as '
+                   'select coalesce(ev_id) as ev_id, coalesce(ev_time) as ev_time, coalesce(ev_txid) as ev_txid, '
+                   'coalesce(ev_retry) as ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s',
+                   pgq.queue_relation(i_queue.queue_name), v_inner);
 end;
 $$;
 
@@ -229,7 +237,9 @@ begin
 
     perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false));
 
-    execute format('drop view %s, %s', q.queue_data_pfx, pgq.queue_relation(x_queue_name));
+    -- Anyone can make a view of these.
+    execute format('drop view %s, %s, pgq.queue_defaults_%s%s', q.queue_data_pfx, pgq.queue_relation(x_queue_name), q.queue_id,
+                   case when x_force then ' cascade' else '' end);
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);

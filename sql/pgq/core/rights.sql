@@ -393,7 +393,8 @@ language plpgsql stable
 as $$
 -- Returns the role of this name; raises an error of this code if there is none.
 declare
-    v_role  constant oid := (select oid from pg_catalog.pg_roles where rolname = i_role);
+    -- The owner's rights are fixed.
+    v_role  constant oid := (select oid from pg_catalog.pg_roles where rolname = nullif(i_role, 'pgq_owner'));
 begin
     if v_role is null then
         raise exception using errcode = i_sqlstate,

@@ -97,6 +97,20 @@ as $$
 declare
     q   pgq.queue;
 begin
+    -- The defaults of a view's columns need no right: by a view of its own a producer could set ids and transactions.
+    if exists (select from pg_depend d
+                 join pg_rewrite r on r.oid = d.objid
+                 join pg_class v on v.oid = r.ev_class
+                where d.classid = 'pg_rewrite'::regclass
+                  and d.refclassid = 'pg_class'::regclass
+                  and d.refobjid = tg_relid
+                  and v.relowner <> 'pgq_owner'::regrole
+                  and has_any_column_privilege(v.relowner, tg_relid, 'insert'))
+    then
+        raise exception using errcode = '42501',
+            message = format('a producer has made a view of %s', tg_relid::regclass),
+            hint = 'Drop it; read the view pgq_queue.<queue> instead.';
+    end if;
     select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
     if found then
         perform pgq._write_target(q.queue_name, 0, true), pgq._require_no_limit(q.queue_name);

@@ -112,7 +112,6 @@ def test_settings_of_the_queue_hold(
         "insert into pgq_queue.q (ev_id, ev_data) values (1, 'x')",
         "insert into pgq_queue.q (ev_time, ev_data) values (now(), 'x')",
         "insert into pgq_queue.q (ev_txid, ev_data) values (1, 'x')",
-        "insert into pgq_queue.q (ev_slot, ev_data) values (0, 'x')",
         "insert into pgq_queue.q (ev_retry, ev_data) values (1, 'x')",
         "insert into pgq_queue.q (ev_data) values ('x') returning ev_data",
         "select ev_data from pgq_queue.q",
@@ -134,8 +133,35 @@ def test_a_producer_gives_the_content_alone(
     conn: Connection, writer: Connection, statement: str
 ) -> None:
     conn.execute("select pgq.create_queue('q')")
-    with pytest.raises(errors.InsufficientPrivilege):
+    with pytest.raises((errors.InsufficientPrivilege, errors.FeatureNotSupported)):
         writer.execute(statement.encode())
+
+
+@pytest.mark.parametrize("column", ["ev_id", "ev_time", "ev_txid", "ev_retry", "ev_owner"])
+def test_no_view_of_a_producer_sets_more(conn: Connection, writer: Connection, column: str) -> None:
+    """PostgreSQL checks no right on columns that get the defaults of such a view."""
+    conn.execute("select pgq.create_queue('q')")
+    conn.execute("create schema own; grant all on schema own to test_producer")
+    value = "now()" if column == "ev_time" else "5"
+    for name in ("pgq_queue.q", "pgq.event_1_0", "pgq.queue_defaults_1", "pgq.event"):
+        if column == "ev_owner" and name in ("pgq_queue.q", "pgq.queue_defaults_1"):
+            continue
+        for view, below in (("own.v", name), ("own.w", "own.v")):
+            writer.execute(f"create view {view} as select * from {below}".encode())
+            with pytest.raises((errors.InsufficientPrivilege, errors.FeatureNotSupported)):
+                writer.execute(
+                    f"alter view {view} alter {column} set default {value};"
+                    f" insert into {view} (ev_type, ev_data) values ('t', 'd')".encode()
+                )
+        writer.execute("drop view own.v cascade")
+    assert ops.value(conn, "select count(*) from pgq.event") == 0
+
+
+def test_a_view_of_anyone_does_not_keep_a_queue(conn: Connection, writer: Connection) -> None:
+    conn.execute("select pgq.create_queue('q')")
+    conn.execute("create schema own; grant all on schema own to test_producer")
+    writer.execute("create view own.v as select ev_id from pgq_queue.q")
+    conn.execute("select pgq.drop_queue('q', true)")
 
 
 def test_rows_of_other_queues_stay_unseen_without_pruning(

@@ -680,6 +680,8 @@ def test_grants_are_listed_and_bad_ones_refused(conn: Connection, roles: list[st
         "select pgq.grant_queue('closed', null, 'pgq_reader')": "PQ011",
         "select pgq.grant_queue('closed', '{read}', 'nobody_at_all')": "PQ011",
         "select pgq.grant_queue('closed', '{read}', null)": "PQ011",
+        "select pgq.grant_queue('closed', '{read}', 'pgq_owner')": "PQ011",
+        "select pgq.revoke_queue('closed', '{insert}', 'pgq_owner')": "PQ011",
         "select pgq.grant_queue('closed', '{read}', 'pgq_reader', 'c')": "PQ011",
         "select pgq.grant_queue('closed', '{consume}', 'pgq_reader', '')": "PQ003",
         "select pgq.revoke_queue('closed', '{fly}', 'pgq_reader')": "PQ011",
