@@ -150,12 +150,15 @@ class Producer:
                 return int((fetch(conn, into_relation, fields))[0][0])
             except SchemaMissing as error:
                 raise QueueNotFound(f"queue {self.queue!r} was dropped") from error.__cause__
-        rows = fetch(conn, *Delivery().event(self.queue, fields))
-        if conn.prepare_threshold is not None and not issubclass(
-            conn.cursor_factory, psycopg.ClientCursor
+        arguments = [self.queue, *fields, self.queue]
+        [(event_id, is_relation)] = fetch(conn, _FIRST_EVENT, arguments)
+        if (
+            is_relation
+            and conn.prepare_threshold is not None
+            and not issubclass(conn.cursor_factory, psycopg.ClientCursor)
         ):
             _written.setdefault(conn, set()).add(self.queue)
-        return int(rows[0][0])
+        return int(event_id)
 
     def _in_pieces(
         self,
@@ -212,6 +215,12 @@ class _Writer(LibpqWriter):
 
 #: The queues into which each connection has written.
 _written: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+
+# PgQ's own queues are no relations.
+_FIRST_EVENT = b"""
+select pgq.insert_event(%s, %s, %s, %s, %s, %s, %s),
+       pg_catalog.to_regclass('pgq_queue.' || pg_catalog.quote_ident(%s)) is not null
+"""
 
 # COPY does not count the events of a transaction, if their number is limited.
 _CURRENT_TABLE = b"""

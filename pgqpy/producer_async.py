@@ -147,12 +147,15 @@ class AsyncProducer:
                 return int((await async_fetch(conn, into_relation, fields))[0][0])
             except SchemaMissing as error:
                 raise QueueNotFound(f"queue {self.queue!r} was dropped") from error.__cause__
-        rows = await async_fetch(conn, *Delivery().event(self.queue, fields))
-        if conn.prepare_threshold is not None and not issubclass(
-            conn.cursor_factory, psycopg.AsyncClientCursor
+        arguments = [self.queue, *fields, self.queue]
+        [(event_id, is_relation)] = await async_fetch(conn, _FIRST_EVENT, arguments)
+        if (
+            is_relation
+            and conn.prepare_threshold is not None
+            and not issubclass(conn.cursor_factory, psycopg.AsyncClientCursor)
         ):
             _written.setdefault(conn, set()).add(self.queue)
-        return int(rows[0][0])
+        return int(event_id)
 
     async def _in_pieces(
         self,
@@ -211,6 +214,12 @@ class _AsyncWriter(AsyncLibpqWriter):
 
 #: The queues into which each connection has written.
 _written: WeakKeyDictionary[AsyncConnection, set[str]] = WeakKeyDictionary()
+
+# PgQ's own queues are no relations.
+_FIRST_EVENT = b"""
+select pgq.insert_event(%s, %s, %s, %s, %s, %s, %s),
+       pg_catalog.to_regclass('pgq_queue.' || pg_catalog.quote_ident(%s)) is not null
+"""
 
 # COPY does not count the events of a transaction, if their number is limited.
 _CURRENT_TABLE = b"""
