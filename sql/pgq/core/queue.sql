@@ -134,7 +134,7 @@ as $$
 declare
     v_inner constant text := 'pgq.queue_defaults_' || i_queue.queue_id;
 begin
-    execute format('create view %s with (security_barrier) as '
+    execute format('create view %s as '
                    'select ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot '
                    'from pgq.event where ev_slot >= %s and ev_slot < %s',
                    v_inner, i_queue.queue_slot0, i_queue.queue_slot0 + i_queue.queue_ntables);

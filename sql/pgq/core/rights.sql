@@ -375,6 +375,9 @@ begin
     if get_queue_grants.queue is not null then
         perform pgq._require_right((pgq._find_queue(get_queue_grants.queue)).queue_id, '{admin}');
     end if;
+    if pgq._runs_for_another() then
+        return;
+    end if;
     return query
         select q.queue_name, q.queue_restricted, r.rolname::text, nullif(g.consumer, ''), array_agg(g.action order by g.action) filter (where r.oid is not null)
           from pgq.queue q
