@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._client_async import AsyncTasks
-from pgqpy.tasks._jobs.current import CurrentJob, TaskCancelled, current_job
+from pgqpy.tasks._jobs.current import CurrentJob, TaskCancelled, TaskTimeout, current_job
 from pgqpy.tasks._outcome import Move, TaskLost, TaskStats
 from pgqpy.tasks._pipeline import Pipeline, Station, To
 from pgqpy.tasks._rows.table import TaskColumnNames
@@ -68,6 +68,7 @@ __all__ = [
     "TaskQueueInfo",
     "TaskStatistics",
     "TaskStats",
+    "TaskTimeout",
     "TaskWorker",
     "Tasks",
     "To",

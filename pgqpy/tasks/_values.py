@@ -194,8 +194,9 @@ class TaskLimits:
 class PeriodicInfo:
     """A periodic task as the server knows it.
 
-    ``last_due`` is the last run that was pushed, or skipped; ``paused`` the time of its pause, or
-    None. Payload, headers and keys are None if the caller may not read the restricted queue.
+    ``last_run`` is the last run that was pushed, None before the first one; ``last_due`` the last
+    one that was pushed or skipped; ``paused`` the time of its pause, or None. Payload, headers and
+    keys are None if the caller may not read the restricted queue.
     """
 
     name: str
@@ -206,6 +207,7 @@ class PeriodicInfo:
     priority: int
     missed: str
     last_due: datetime
+    last_run: datetime | None
     paused: datetime | None
     headers: dict[str, Any] | None
     unique_key: str | None

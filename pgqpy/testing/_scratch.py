@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -20,9 +21,20 @@ from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy.event import Event
 from pgqpy.producer import EventData, EventFields, Producer
+from pgqpy.tasks import (
+    AsyncTableWorker,
+    AsyncTaskWorker,
+    TableWorker,
+    TaskInfo,
+    Tasks,
+    TaskWorker,
+)
 
 #: The maximum immediate retries of a consumer's events before `drain` gives up.
 ROUNDS = 100
+
+Worker: TypeAlias = TaskWorker | AsyncTaskWorker | TableWorker | AsyncTableWorker
+_ID = attrgetter("id")
 
 
 class ScratchDatabase:
@@ -80,29 +92,69 @@ class ScratchDatabase:
         admin.force_tick(queue)
         admin.ticker(queue)
 
-    def drain(self, consumer: Consumer | AsyncConsumer) -> None:
-        """Tick, and run a consumer until it has read all events of its queue.
+    def drain(self, consumer: Consumer | AsyncConsumer | Worker) -> None:
+        """Tick, and run a consumer until it has read all events of its queue; or run a worker until
+        no task of its queues is available.
 
-        Retried or delayed events are delivered if they are due by then. A consumer that is not
+        What is retried or delayed is delivered if it is due by then. A consumer that is not
         registered gets all events from the first on. Raises the consumer's errors, and PgqError if
-        it would never end.
+        it would never end; a worker's errors become those of its tasks: see `tasks`.
         """
-        if isinstance(consumer, AsyncConsumer):
+        if isinstance(consumer, AsyncConsumer | AsyncTaskWorker | AsyncTableWorker):
             # Whatever event loop this thread has.
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(asyncio.run, self.adrain(consumer)).result()
+            return
+        self._require_own(consumer)
+        if not isinstance(consumer, Consumer):
+            consumer.run(until_empty=True, handle_signals=False)
             return
         if (tick := self._first_tick(consumer)) is not None:
             consumer.register(at_tick=tick)
         for _ in self._rounds(consumer):
             consumer.run(until_empty=True, handle_signals=False)
 
-    async def adrain(self, consumer: AsyncConsumer) -> None:
-        """Drain a consumer in the running event loop."""
+    async def adrain(self, consumer: AsyncConsumer | AsyncTaskWorker | AsyncTableWorker) -> None:
+        """Drain a consumer or a worker in the running event loop."""
+        self._require_own(consumer)
+        if not isinstance(consumer, AsyncConsumer):
+            await consumer.run(until_empty=True, handle_signals=False)
+            return
         if (tick := self._first_tick(consumer)) is not None:
             await consumer.register(at_tick=tick)
         for _ in self._rounds(consumer):
             await consumer.run(until_empty=True, handle_signals=False)
+
+    def create_task_queue(self, queue: str, **settings: object) -> str:
+        """Create a task queue, if it does not exist, and return its name.
+
+        ``settings`` are those of `pgqpy.tasks.Tasks.set_config`.
+        """
+        tasks = Tasks(self.conn)
+        tasks.create_queue(queue)
+        for parameter, value in settings.items():
+            tasks.set_config(queue, parameter, value)
+        return queue
+
+    def tasks(self, queue: str, **filters: Any) -> list[TaskInfo]:
+        """Return the tasks of a queue in the order in which they were pushed; finished ones are
+        gone, those that were given up are in the queue ``<queue>.failed``.
+
+        ``filters`` are the conditions of `pgqpy.tasks.Tasks.list`.
+        """
+        return sorted(Tasks(self.conn).list(queue, filters, max_tasks=None), key=_ID)
+
+    def bring_forward(self, queue: str) -> int:
+        """Make the tasks of a queue that are scheduled, or wait for a retry, due now; return their
+        number."""
+        return Tasks(self.conn).change(queue, {"status": "scheduled"}, {"delay": 0})
+
+    def _require_own(self, consumer: Any) -> None:
+        if consumer.dsn != self.dsn:
+            raise PgqError(
+                f"{type(consumer).__name__} is for another database than the test's",
+                hint="Make it inside of the test, with the dsn of the test's database.",
+            )
 
     def _rounds(self, consumer: Consumer | AsyncConsumer) -> Iterator[None]:
         """Tick before each run of the consumer, until no event comes back."""
@@ -118,11 +170,6 @@ class ScratchDatabase:
 
     def _first_tick(self, consumer: Consumer | AsyncConsumer) -> int | None:
         """Return the tick at which a consumer is to begin; None if it has begun."""
-        if consumer.dsn != self.dsn:
-            raise PgqError(
-                f"{type(consumer).__name__} is for another database than the test's",
-                hint="Make it inside of the test, with the dsn of the test's database.",
-            )
         queue, name = consumer.queue, consumer.consumer
         admin = Admin(self.conn)
         admin.get_queue_info(queue)

@@ -93,16 +93,18 @@ def test_tasks(
 
 def test_jobs(conn: Connection, page: dict[str, Any], tasks: Tasks) -> None:
     page |= {"tasks": tasks}
-    first, periodic, schedules, limits, results, progress = blocks(text_of("tasks-jobs.md"))
+    first, timed, periodic, schedules, limits, results, progress = blocks(text_of("tasks-jobs.md"))
 
     run(first, page)
     page["conn"] = conn
     assert tasks.statistics("mails")[0].finished == 1
 
+    run(timed, page)
     run(periodic, page)
     page["app"].worker().run(until_empty=True)
-    (known,) = tasks.periodic()
+    known, other = tasks.periodic()
     assert (known.name, known.time_zone, known.missed) == ("clean_up", "Europe/Berlin", "last")
+    assert (other.name, other.cron) == ("look_for_mail", "@every 90s")
     run(schedules, page)
     page["app"].worker().run(until_empty=True)
     assert {each.name for each in tasks.periodic()} > {"morning report", "weekly report"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import pgqpy
 from pgqpy.consumer.coop import CoopConsumer
 from pgqpy.consumer.group import GroupConsumer
 from pgqpy.consumer.remote import RemoteConsumer
+from pgqpy.errors import PgqError
 from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, RetryPolicy
-from pgqpy.testing import ScratchDatabase
+from pgqpy.tasks import CurrentJob, TaskApp, current_job
+from pgqpy.testing import ScratchDatabase, eager
 
 pytestmark = pytest.mark.any_pg
 
@@ -110,3 +113,59 @@ def test_a_consumer_with_a_target(scratch: ScratchDatabase) -> None:
     scratch.insert_events("q", EVENTS)
     scratch.drain(Copy(scratch.dsn, target_dsn=scratch.dsn))
     assert scratch.conn.execute("select count(*) from copied").fetchall() == [(20,)]
+
+
+def test_drain_runs_workers_and_tasks_are_brought_forward(scratch: ScratchDatabase) -> None:
+    queue = scratch.create_task_queue("mails", max_attempts=2)
+    app = TaskApp(queue, retry_policy=FixedDelay(3600))
+    done: list[str] = []
+
+    @app.task
+    def send(to: str) -> None:
+        done.append(to)
+        if to == "broken":
+            raise ZeroDivisionError
+
+    send.options(delay=60).push(scratch.conn, "broken")
+    send.push(scratch.conn, "me")
+    assert [task.payload["args"]["to"] for task in scratch.tasks(queue)] == ["broken", "me"]
+    scratch.drain(app.worker(scratch.dsn))
+    assert done == ["me"]
+    for attempts in (1, 2):
+        assert scratch.bring_forward(queue) == 1
+        scratch.drain(app.async_worker(scratch.dsn))
+        assert len(done) == 1 + attempts
+    assert not scratch.tasks(queue)
+    [failed] = scratch.tasks("mails.failed")
+    assert "ZeroDivisionError" in failed.headers["reason"]  # type: ignore[index]
+    with pytest.raises(PgqError, match="AppWorker is for another database"):
+        scratch.drain(app.worker("postgresql:///other"))
+
+
+def test_eager_jobs_run_when_they_are_pushed() -> None:
+    app = TaskApp("mails")
+    seen: list[object] = []
+
+    @app.middleware
+    @contextmanager
+    def around(job: CurrentJob) -> Iterator[None]:
+        seen.append(job.task.queue)
+        yield
+
+    @app.task(order_key=lambda day: day.isoformat())
+    async def note(day: date) -> None:
+        seen.append(day)
+
+    @app.task(transaction=True)
+    def broken() -> None:
+        seen.append(current_job().conn)
+        raise ZeroDivisionError
+
+    today = date(2026, 5, 4)
+    with eager(app) as ran:
+        assert note.options(delay=3600, queue="later").push(None, today) == 1  # type: ignore[call-overload]
+        assert note.push_many(None, [{"day": today}] * 2) == [2, 3]
+        with pytest.raises(ZeroDivisionError):
+            broken.push("a connection")  # type: ignore[call-overload]
+    assert seen == ["later", today, "mails", today, "mails", today, "mails", "a connection"]
+    assert [task.order_key for task in ran] == ["2026-05-04"] * 3 + [None]

@@ -56,6 +56,20 @@ def test_what_was_due_the_first_time_is_not_due_the_second() -> None:
         assert due("30 2 * * *", second, 1) == ["26 02:30 +0100"]
 
 
+def test_six_fields_begin_with_seconds() -> None:
+    def seconds(expression: str, time: datetime, number: int) -> list[str]:
+        runs = islice(Cron(expression, "Europe/Berlin").after(time), number)
+        return [run.astimezone(BERLIN).strftime("%d %H:%M:%S %z") for run in runs]
+
+    time = datetime(2026, 10, 25, 0, 29, tzinfo=UTC)
+    assert seconds("0,30 30 2 * * *", time, 3) == [
+        "25 02:30:00 +0200",
+        "25 02:30:30 +0200",
+        "25 02:30:00 +0100",
+    ]
+    assert seconds("@every 90s", time, 2) == ["25 02:30:30 +0200", "25 02:32:00 +0200"]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     expression=st.sampled_from(
@@ -80,8 +94,8 @@ def test_where_one_process_stops_another_goes_on(
 
 
 def test_what_is_no_expression_or_no_time_zone_is_refused() -> None:
-    wrong = ("61 * * * *", "* * *", "0 0 30 2 *", "@daily", "", "* * * * * *", "a * * * *", None)
-    for expression in wrong:
+    wrong = ("61 * * * *", "* * *", "0 0 30 2 *", "@daily", "", "* * * * * * *", "a * * * *", None)
+    for expression in (*wrong, "@every 0s", "@every 1.5s", "@every 90"):
         with pytest.raises(InvalidTask, match="is no cron expression"):
             Cron(expression)  # type: ignore[arg-type]
     for zone in ("Mars/Olympus", "", None, "../etc/passwd"):

@@ -45,7 +45,7 @@ def list_periodic(conn: Connection) -> None:
             "Queue": "queue",
             "Cron": "cron",
             "Time zone": "time_zone",
-            "Last": lambda each: distance(each["last_due"], now),
+            "Last": lambda each: distance(each["last_run"], now),
             "Next": lambda each: "paused" if each["paused"] else distance(each["next"], now),
             "Missed": "missed",
         },

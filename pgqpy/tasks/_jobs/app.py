@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import psycopg
 
@@ -14,13 +14,17 @@ from pgqpy._runtime.failure import interval
 from pgqpy.errors import InvalidTask
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
+from pgqpy.tasks._jobs.current import Middleware
 from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
+from pgqpy.tasks._jobs.periodic import every as interval_expression
 from pgqpy.tasks._jobs.worker import AppWorker
 from pgqpy.tasks._jobs.worker_async import AsyncAppWorker
 from pgqpy.tasks._statements import Duration
 
 __all__ = ["Job", "PushOptions", "TaskApp"]
+
+MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 
 #: The settings of a push that also apply to a schedule.
 _OF_PERIODIC = ("priority", "headers", "unique_key", "order_key")
@@ -47,6 +51,9 @@ class TaskApp:
         self.queue = queue
         self.retry_policy = retry_policy
         self.jobs: dict[str, Job[Any, Any]] = {}
+        #: The jobs by their names and aliases.
+        self.names: dict[str, Job[Any, Any]] = {}
+        self.middlewares: list[Middleware] = []
         self.periodics: dict[str, Callable[[], PeriodicTask]] = {}
 
     @overload
@@ -57,10 +64,12 @@ class TaskApp:
         self,
         *,
         name: str | None = None,
+        aliases: Iterable[str] = (),
         queue: str | None = None,
         priority: int = 0,
         lease: Duration | None = None,
         retry_policy: RetryPolicy | None = None,
+        timeout: Duration | None = None,
         unique_key: Key = None,
         order_key: Key = None,
         limit_key: Key = None,
@@ -73,52 +82,87 @@ class TaskApp:
         /,
         *,
         name: str | None = None,
+        aliases: Iterable[str] = (),
         queue: str | None = None,
         lease: Duration | None = None,
         retry_policy: RetryPolicy | None = None,
+        timeout: Duration | None = None,
         transaction: bool = False,
         **push: Any,
     ) -> Any:
         """Make a function, sync or async, a job.
 
         ``name`` is the job's name in the queue, so it must not change if the function is renamed;
-        the default is the function's name. The keys are texts, or functions that are called with
-        the job's arguments. A worker claims for the longest ``lease`` of its jobs, in seconds. With
-        ``transaction`` the job is finished in the transaction of ``current_job().conn``: its writes
-        there happen exactly once.
+        the default is the function's name. ``aliases`` are earlier names, for tasks that were
+        pushed before it was renamed. The keys are texts, or functions that are called with the
+        job's arguments. A worker claims for the longest ``lease`` of its jobs, in seconds. An
+        attempt fails with `TaskTimeout` after ``timeout`` seconds: an async job is cancelled, a
+        sync one gets the error from its next call of ``current_job().check_cancelled()`` or
+        ``progress()``. With ``transaction`` the job is finished in the transaction of
+        ``current_job().conn``: its writes there happen exactly once.
         """
 
         def make(function: Callable[..., Any]) -> Job[Any, Any]:
             known: Any = getattr(function, "__name__", None) if name is None else name
-            _check_function(function, known)
-            if known in self.jobs:
-                raise InvalidTask(
-                    f"there are two jobs called {known}", hint="Give one of them another name=."
-                )
+            names = [known, *([aliases] if isinstance(aliases, str) else aliases)]
+            for each in names:
+                _check_function(function, each)
+                if each in self.names:
+                    raise InvalidTask(
+                        f"there are two jobs called {each}", hint="Give one of them another name=."
+                    )
             if retry_policy is not None:
                 check_policy(retry_policy)
-            if lease is not None and interval(lease, "lease") <= timedelta():
-                raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
+            for what, given in (("lease", lease), ("timeout", timeout)):
+                if given is not None and interval(given, what) <= timedelta():
+                    raise InvalidTask(f"the {what} of {known} is {given!r}", hint="Give seconds.")
+            seconds = None if timeout is None else interval(timeout, "timeout").total_seconds()
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
-            self.jobs[known] = Job(function, known, options, lease, retry_policy, transaction)
-            return self.jobs[known]
+            job = Job(function, known, options, lease, retry_policy, seconds, transaction)
+            self.jobs[known] = job
+            self.names |= dict.fromkeys(names, job)
+            return job
 
         return make if function is None else make(function)
 
+    def middleware(self, function: MiddlewareT, /) -> MiddlewareT:
+        """Run jobs inside of a context manager, the first one outermost::
+
+            @app.middleware
+            @contextmanager
+            def log(job):  # a CurrentJob
+                print(job.task.id, "begins")
+                yield
+                print(job.task.id, "is done")
+
+        An exception of the job is raised at the ``yield``; one that the middleware raises is the
+        job's. An asynccontextmanager is for async jobs only.
+        """
+        self.middlewares.append(function)
+        return function
+
     def periodic(
         self,
-        cron: str,
+        cron: str | None = None,
         *,
+        every: Duration | None = None,
         time_zone: str = "UTC",
         missed: str = "last",
         periodic_name: str | None = None,
         **kwargs: Any,
     ) -> Callable[[Job[P, R]], Job[P, R]]:
-        """Push a job, made by `task`, at the times of a cron expression of five fields::
+        """Push a job, made by `task`, at the times of a cron expression, or at an interval::
 
             @app.periodic("30 2 * * *", time_zone="Europe/Berlin")
             @app.task
             def clean_up() -> None: ...
+
+            @app.periodic(every=90)
+            @app.task
+            def poll() -> None: ...
+
+        The expression has five fields, or six: seconds first. ``every`` is in whole seconds,
+        counted from when the schedule is registered.
 
         Each run is pushed once, however many workers there are. If no worker ran when runs were
         due, ``missed`` chooses those that the next worker pushes: the "last" of them, "all", or
@@ -127,7 +171,14 @@ class TaskApp:
         a job may have several schedules with different names. Raises InvalidTask for an invalid
         expression, time zone or job, or a name that is taken.
         """
-        schedule = Cron(cron, time_zone)
+        if (cron is None) == (every is None):
+            raise InvalidTask(
+                "a periodic job needs a cron expression, or an interval",
+                hint='@app.periodic("30 2 * * *"), or @app.periodic(every=90).',
+            )
+        if every is not None:
+            cron = interval_expression(interval(every, "every"))
+        schedule = Cron(str(cron), time_zone)
         if missed not in MISSED:
             raise InvalidTask(f"missed is {missed!r}", hint=f"One of {', '.join(MISSED)}.")
 

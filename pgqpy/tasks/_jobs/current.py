@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, TypeAlias
 
 from pgqpy.errors import InvalidTask
@@ -15,6 +22,10 @@ from pgqpy.tasks._values import Task
 
 #: Done, total, and a note.
 Progress: TypeAlias = tuple[float, float | None, str | None]
+
+
+class TaskTimeout(Exception):
+    """The attempt took longer than the job's ``timeout``: it failed, and is retried like others."""
 
 
 class TaskCancelled(DeadLetter):
@@ -27,6 +38,12 @@ class CurrentJob:
 
     task: Task
     _conn: Any = None
+    #: For middleware and the job to share what they like, such as a session.
+    state: dict[str, Any] = field(default_factory=dict)
+    _middleware: Sequence[Middleware] = ()
+    _timeout: float | None = None
+    _stopping: Callable[[], bool] = lambda: False
+    _began: float = field(default_factory=monotonic)
     #: Progress that the server does not know yet.
     _progress: Progress | None = None
     _cancelled: str | None = None
@@ -44,21 +61,31 @@ class CurrentJob:
         return self._conn
 
     @property
+    def stopping(self) -> bool:
+        """Whether the worker was asked to stop: raise ``Retry(0)`` to continue in another one."""
+        return self._stopping()
+
+    @property
     def cancelled(self) -> bool:
         """Whether the task was cancelled."""
         return self._cancelled is not None
 
     def check_cancelled(self) -> None:
-        """Raise TaskCancelled if the task was cancelled. Async jobs need not call it: they are
-        cancelled like asyncio tasks."""
+        """Raise TaskCancelled if the task was cancelled, TaskTimeout if its time is over. Async
+        jobs need not call it: they are cancelled like asyncio tasks."""
         if self._cancelled is not None:
             raise TaskCancelled(self._cancelled)
+        if self._timeout is not None and monotonic() > self._began + self._timeout:
+            raise self._out_of_time()
+
+    def _out_of_time(self) -> TaskTimeout:
+        return TaskTimeout(f"the attempt took more than {self._timeout:g} seconds")
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Report the job's progress: ``progress(40, 100, "pages")``.
 
         It is sent to the server about once a second, outside of the job's transaction. Raises
-        TaskCancelled like `check_cancelled`, InvalidTask for invalid numbers.
+        the errors of `check_cancelled`, InvalidTask for invalid numbers.
         """
         try:
             numbers = [None if number is None else float(number) for number in (done, total)]
@@ -95,6 +122,11 @@ class CurrentJob:
                 cancel()
 
 
+#: Called with each job before it runs; the job runs inside of the context manager.
+Middleware: TypeAlias = Callable[
+    [CurrentJob], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+]
+
 _current: ContextVar[CurrentJob | None] = ContextVar("pgqpy_current_job", default=None)
 
 
@@ -112,7 +144,16 @@ def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: An
         return asyncio.run(async_call(job, function, *args, **kwargs))
     _current.set(job)
     try:
-        return function(*args, **kwargs)
+        with ExitStack() as stack:
+            for each in job._middleware:
+                context = each(job)
+                if not isinstance(context, AbstractContextManager):
+                    raise InvalidTask(
+                        f"the middleware {each!r:.80} cannot be used by a sync job",
+                        hint="Make it with contextlib.contextmanager: that is for both kinds.",
+                    )
+                stack.enter_context(context)
+            return function(*args, **kwargs)
     finally:
         _current.set(None)
 
@@ -124,13 +165,19 @@ async def async_call(
     if not asyncio.iscoroutinefunction(function):
         return await asyncio.to_thread(call, job, function, *args, **kwargs)
     _current.set(job)
-    running = asyncio.create_task(function(*args, **kwargs))
+    running = asyncio.create_task(_inside(job, function, *args, **kwargs))
     loop = asyncio.get_running_loop()
     job._cancel = lambda: loop.call_soon_threadsafe(running.cancel)
     if job.cancelled:
         running.cancel()
+    timeout = asyncio.timeout(job._timeout)
     try:
-        return await running
+        async with timeout:
+            return await running
+    except TimeoutError as error:
+        if timeout.expired():
+            raise job._out_of_time() from error
+        raise
     except asyncio.CancelledError:
         # Otherwise the worker's own task is cancelled.
         if job.cancelled and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
@@ -141,3 +188,15 @@ async def async_call(
     finally:
         job._cancel = None
         _current.set(None)
+
+
+async def _inside(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run an async job's function inside of the middleware."""
+    async with AsyncExitStack() as stack:
+        for each in job._middleware:
+            context = each(job)
+            if isinstance(context, AbstractAsyncContextManager):
+                await stack.enter_async_context(context)
+            else:
+                stack.enter_context(context)
+        return await function(*args, **kwargs)

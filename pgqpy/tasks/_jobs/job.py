@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import update_wrapper
@@ -15,6 +16,7 @@ from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._client_async import AsyncTasks
 from pgqpy.tasks._connections import is_async
+from pgqpy.tasks._jobs.current import Middleware
 from pgqpy.tasks._jobs.payload import Arguments
 from pgqpy.tasks._jobs.periodic import PeriodicTask
 from pgqpy.tasks._statements import Duration, headers_json, smallint
@@ -107,7 +109,7 @@ class Push(Generic[P]):
                 order_keys=[settings["order_key"] for _, settings in tasks],
                 **common[0],
             )
-        elif isinstance(client, AsyncTasks):
+        elif is_async(conn):
             ids = _push_each(client, self.default.queue, tasks)
         else:
             ids = [client.push(self.default.queue, payload, **each) for payload, each in tasks]
@@ -147,6 +149,7 @@ class Job(Push[P], Generic[P, R]):
         options: PushOptions,
         lease: Duration | None,
         retry_policy: RetryPolicy | None,
+        timeout: float | None,
         transaction: bool,
     ) -> None:
         update_wrapper(self, function)
@@ -154,6 +157,7 @@ class Job(Push[P], Generic[P, R]):
         self.function = function
         self.lease = lease
         self.retry_policy = retry_policy
+        self.timeout = timeout
         self.transaction = transaction
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -179,6 +183,8 @@ class Jobs(Protocol):
     """The jobs of an app, for its workers."""
 
     jobs: dict[str, Job[Any, Any]]
+    names: dict[str, Job[Any, Any]]
+    middlewares: list[Middleware]
     periodics: dict[str, Any]
     retry_policy: RetryPolicy | None
 
@@ -188,7 +194,7 @@ class Jobs(Protocol):
     def periodic_tasks(self) -> list[PeriodicTask]: ...
 
 
-async def _push_each(client: AsyncTasks, queue: str, tasks: list[Any]) -> list[int]:
+async def _push_each(client: Any, queue: str, tasks: list[Any]) -> list[int]:
     return [await client.push(queue, payload, **each) for payload, each in tasks]
 
 
@@ -199,6 +205,12 @@ def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     raise InvalidTask(f"the {what} is {value!r:.80}", hint="Give a text, or None for none.")
 
 
+#: Makes the client that pushes into a connection, in place of the real one: for tests.
+client_of: ContextVar[Callable[[Any], Any] | None] = ContextVar("pgqpy_client_of", default=None)
+
+
 def _tasks(conn: Any) -> Any:
     """Return the client for either kind of connection."""
+    if (make := client_of.get()) is not None:
+        return make(conn)
     return AsyncTasks(conn) if is_async(conn) else Tasks(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -27,14 +27,17 @@ select pgq_task.set_periodic(%s, %s, %s, %s, %s::jsonb, %s::int4, %s, %s::jsonb,
 """
 _LIST = b"select * from pgq_task.get_periodic_info()"
 _STAR = re.compile(r"^\*")
+_EVERY = re.compile(r"@every ([1-9][0-9]{0,9})s")
+_CENTURY = 36500 * 86400
 
 
 class Cron:
-    """A cron expression of five fields (minute, hour, day, month, day of the week) in a time zone.
+    """A cron expression of five fields (minute, hour, day, month, day of the week) in a time zone,
+    or of six: seconds first. Or an interval, as ``@every 90s``.
 
     Times that the clock skips when it is put forward are due right after the gap, once; times that
-    it shows twice when it is put back, the first time. Expressions for every hour (``*``) follow
-    elapsed hours.
+    it shows twice when it is put back, the first time. Expressions for every hour (``*``), and
+    those with seconds, follow elapsed time.
     """
 
     def __init__(self, expression: str, time_zone: str = "UTC") -> None:
@@ -49,20 +52,24 @@ class Cron:
                 hint="Give a name of the IANA's, like Europe/Berlin; where the system has none, "
                 "pip install tzdata.",
             ) from None
+        every = _EVERY.fullmatch(str(expression))
+        self._every = None if every is None else timedelta(seconds=int(every[1]))
+        if self._every is not None:
+            return
         fields = str(expression).split()
-        self._rule = " ".join(fields)
         if len(fields) == 5 and fields[1] != "*":
             # cronsim uses elapsed hours if one of these begins with a star.
-            minute, hour, *days = fields
-            self._rule = " ".join([_STAR.sub("0-59", minute), _STAR.sub("0-23", hour), *days])
+            fields[:2] = _STAR.sub("0-59", fields[0]), _STAR.sub("0-23", fields[1])
+        self._rule = " ".join(fields)
         try:
-            if len(fields) != 5:
-                raise CronSimError("there must be five fields")
+            if len(fields) not in (5, 6):
+                raise CronSimError("there must be five fields, or six with seconds first")
             next(CronSim(self._rule, datetime(2000, 1, 1, tzinfo=self._zone)))
         except CronSimError as error:
             raise InvalidTask(
                 f"{expression!r:.80} is no cron expression: {error}",
-                hint="Minute, hour, day, month and day of the week, like '30 2 * * MON-FRI'.",
+                hint="Minute, hour, day, month and day of the week, like '30 2 * * MON-FRI'; or "
+                "'@every 90s'.",
             ) from None
         except StopIteration:
             raise InvalidTask(
@@ -72,11 +79,26 @@ class Cron:
     def after(self, time: datetime) -> Iterator[datetime]:
         """Yield the due times, in UTC, from the first one after ``time`` on."""
         last = time
+        if self._every is not None:
+            while True:
+                last += self._every
+                yield last
         for due in CronSim(self._rule, time.astimezone(self._zone)):
             # Two of them may be due right after a gap, and one before an hour that comes twice.
             if due.astimezone(UTC) > last:
                 last = due.astimezone(UTC)
                 yield last
+
+
+def every(interval: timedelta) -> str:
+    """Return the expression for an interval. Raises InvalidTask if it is not whole seconds, from
+    one to a century."""
+    seconds = interval.total_seconds()
+    if not (seconds.is_integer() and 1 <= seconds <= _CENTURY):
+        raise InvalidTask(
+            f"a job every {seconds:g} seconds", hint="Give whole seconds, 1 or more of them."
+        )
+    return f"@every {seconds:.0f}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

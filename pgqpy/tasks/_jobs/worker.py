@@ -12,7 +12,8 @@ from typing import Any
 from pgqpy._runtime.failure import interval
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidPayload, InvalidTask
-from pgqpy.retry import DeadLetter, RetryPolicy
+from pgqpy.log import logger
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.current import CurrentJob, call
 from pgqpy.tasks._jobs.heartbeat import JobHeartbeat
@@ -20,6 +21,9 @@ from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.worker import TaskWorker
+
+#: Seconds after which a task of an unknown job is offered again.
+_UNKNOWN = 15.0
 
 
 class AppWorker(TaskWorker):
@@ -69,7 +73,7 @@ class AppWorker(TaskWorker):
             super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        job = self.app.jobs.get(_name(task))
+        job = self.app.names.get(_name(task))
         if job is None or job.retry_policy is None:
             return super().policy_of(task)
         return job.retry_policy
@@ -96,7 +100,13 @@ class AppWorker(TaskWorker):
             if not job.arguments.knows(task.payload["args"]):
                 raise
             raise DeadLetter(str(error)) from None
-        current = CurrentJob(task, conn if job.transaction else None)
+        current = CurrentJob(
+            task,
+            conn if job.transaction else None,
+            _middleware=self.app.middlewares,
+            _timeout=job.timeout,
+            _stopping=lambda: self.stopping,
+        )
         assert self._heartbeat is not None
         with self._heartbeat.watching(current):
             return call(current, job.function, *bound.args, **bound.kwargs)
@@ -105,13 +115,12 @@ class AppWorker(TaskWorker):
         name = _name(task)
         if not name:
             raise DeadLetter('the payload is no job\'s: that is {"task": name, "args": {...}}')
-        job = self.app.jobs.get(name)
+        job = self.app.names.get(name)
         if job is None:
-            # A newer program may know it, so it is retried.
-            raise InvalidTask(
-                f"there is no job called {name}",
-                hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
+            logger.warning(
+                "task %s is left for a newer worker: no job of this one is called %s", task.id, name
             )
+            raise Retry(_UNKNOWN)
         return job
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from pgqpy._runtime.failure import interval
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidPayload, InvalidTask
-from pgqpy.retry import DeadLetter, RetryPolicy
+from pgqpy.log import logger
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.current import CurrentJob, async_call
 from pgqpy.tasks._jobs.heartbeat import JobHeartbeat
@@ -17,6 +18,9 @@ from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
+
+#: Seconds after which a task of an unknown job is offered again.
+_UNKNOWN = 15.0
 
 
 class AsyncAppWorker(AsyncTaskWorker):
@@ -66,7 +70,7 @@ class AsyncAppWorker(AsyncTaskWorker):
             await super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        job = self.app.jobs.get(_name(task))
+        job = self.app.names.get(_name(task))
         if job is None or job.retry_policy is None:
             return super().policy_of(task)
         return job.retry_policy
@@ -93,7 +97,13 @@ class AsyncAppWorker(AsyncTaskWorker):
             if not job.arguments.knows(task.payload["args"]):
                 raise
             raise DeadLetter(str(error)) from None
-        current = CurrentJob(task, conn if job.transaction else None)
+        current = CurrentJob(
+            task,
+            conn if job.transaction else None,
+            _middleware=self.app.middlewares,
+            _timeout=job.timeout,
+            _stopping=lambda: self.stopping,
+        )
         assert self._heartbeat is not None
         with self._heartbeat.watching(current):
             return await async_call(current, job.function, *bound.args, **bound.kwargs)
@@ -102,13 +112,12 @@ class AsyncAppWorker(AsyncTaskWorker):
         name = _name(task)
         if not name:
             raise DeadLetter('the payload is no job\'s: that is {"task": name, "args": {...}}')
-        job = self.app.jobs.get(name)
+        job = self.app.names.get(name)
         if job is None:
-            # A newer program may know it, so it is retried.
-            raise InvalidTask(
-                f"there is no job called {name}",
-                hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
+            logger.warning(
+                "task %s is left for a newer worker: no job of this one is called %s", task.id, name
             )
+            raise Retry(_UNKNOWN)
         return job
 
 

@@ -9,7 +9,8 @@ as $$
 -- Parameters:
 --      name        - unique name of the periodic task
 --      queue       - queue to push to
---      cron        - cron expression: minute, hour, day, month, day of the week
+--      cron        - cron expression: minute, hour, day, month, day of the week; or six fields, with the second first; or
+--                    an interval in seconds, such as @every 90s
 --      time_zone   - time zone of the cron expression
 --      payload, priority, headers, unique_key, order_key   - of each task, as in pgq_task.push(8): with a
 --                    unique_key a run is skipped while the queue still has the previous one
@@ -80,12 +81,10 @@ begin
             or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
         perform pgq_task._raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
-    -- Wait for a session that drops the queue, and so this task, before this session holds anything that it waits for.
-    perform from pgq_task.queue q
-      where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = push_periodic.name)
-        for share;
+    perform pgq_task._lock_queue_of(push_periodic.name);
     update pgq_task.periodic u
-       set last_due = push_periodic.last_due
+       set last_due = push_periodic.last_due,
+           last_run = greatest(last_run, (select max(d) from unnest(push_periodic.due) d))
       from pgq_task.queue q
      where u.periodic_name = push_periodic.name and u.last_due = push_periodic.previous and u.paused is null
        and q.queue_id = u.queue_id
@@ -98,6 +97,18 @@ begin
     end if;
     perform pgq_task._push_run(push_periodic.name, d) from unnest(push_periodic.due) d;
     return true;
+end;
+$$;
+
+create or replace function pgq_task._lock_queue_of(i_periodic text)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Waits for a session that drops the queue of a periodic task, before this one holds anything that the other waits for.
+begin
+    perform from pgq_task.queue q
+      where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = i_periodic)
+        for share;
 end;
 $$;
 
@@ -132,7 +143,9 @@ as $$
 -- Returns: the task's id, as from pgq_task.push(8).
 -- Errors: PQ072 there is no periodic task of this name, 42501 no right to insert into its queue
 begin
-    if not exists (select from pgq_task.periodic t where t.periodic_name = run_periodic.name) then
+    perform pgq_task._lock_queue_of(run_periodic.name);
+    update pgq_task.periodic set last_run = now() where periodic_name = run_periodic.name;
+    if not found then
         perform pgq_task._raise_no_periodic(name);
     end if;
     return pgq_task._push_run(name, now());
@@ -141,20 +154,21 @@ $$;
 
 create or replace function pgq_task.get_periodic_info(periodic text default null)
 returns table (name text, queue text, cron text, time_zone text, payload jsonb, priority int2, missed text,
-               last_due timestamptz, paused timestamptz, headers jsonb, unique_key text, order_key text)
+               last_due timestamptz, last_run timestamptz, paused timestamptz, headers jsonb, unique_key text, order_key text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the periodic tasks.
 -- Parameters:
 --      periodic    - name of a periodic task, null for all
--- Returns: their settings; last_due is the last run that was pushed or skipped, paused the time since which no run is
+-- Returns: their settings; last_run is the last run that was pushed, null if there was none; last_due the last one that
+--      was pushed or skipped, before the first one the time of registration; paused the time since which no run is
 --      pushed. payload, headers and keys are null for a restricted queue that the caller may not read.
 -- Errors: PQ072 there is no periodic task of this name
 #variable_conflict use_column
 begin
     return query
         select p.periodic_name, q.queue_name, p.cron, p.time_zone, case when r.may then p.payload end, p.priority, p.missed,
-               p.last_due, p.paused, case when r.may then p.headers end, case when r.may then p.unique_key end,
+               p.last_due, p.last_run, p.paused, case when r.may then p.headers end, case when r.may then p.unique_key end,
                case when r.may then p.order_key end
           from pgq_task.periodic p
           join pgq_task.queue q using (queue_id)

@@ -14,6 +14,8 @@ create table pgq_task.periodic (
     missed              text            not null,
     -- The last run that was pushed or skipped; before the first run, the time of registration.
     last_due            timestamptz     not null,
+    -- time of the last run that was pushed, by schedule or by hand; null before the first one
+    last_run            timestamptz,
     -- start of the pause; null if not paused
     paused              timestamptz,
     constraint periodic_pkey primary key (periodic_name)

@@ -205,10 +205,34 @@ def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
     [task] = ops.rows(tasks, "select * from pgq_task.tasks")
     assert (task["id"], task["priority"], task["payload"]) == (first, 3, 1)
     assert task["headers"]["periodic"] == "report"
-    assert known[0]["cron"] == "0 0 1 1 *"
+    assert (known[0]["cron"], known[0]["last_run"]) == ("0 0 1 1 *", None)
     assert len(pushed(tasks)) == 1
+    [info] = Tasks(tasks).periodic()
+    assert info.last_run == queue_ops.value(tasks, "select created from pgq_task.tasks")
     with pytest.raises(InvalidTask, match="there is no periodic task 'none'"):
         Tasks(tasks).run_periodic("none")
+
+
+def test_a_job_runs_at_an_interval(tasks: Connection, dsn: str) -> None:
+    app = TaskApp(QUEUE)
+
+    @app.periodic(every=90)
+    @app.task
+    def poll() -> None: ...
+
+    app.worker(dsn).run(until_empty=True)
+    tasks.execute("update pgq_task.periodic set last_due = last_due - interval '200 s'")
+    seconds = push_due(tasks)
+    assert seconds is not None
+    assert 0 < seconds <= 70
+    [info] = Tasks(tasks).periodic()
+    assert (info.cron, info.last_run) == ("@every 90s", info.last_due)
+    for wrong in (0, -1, 0.5, 1e12):
+        with pytest.raises(InvalidTask, match="whole seconds"):
+            app.periodic(every=wrong)
+    for given in ({}, {"cron": "* * * * *", "every": 90}):
+        with pytest.raises(InvalidTask, match="a cron expression, or an interval"):
+            app.periodic(**given)  # type: ignore[arg-type]
 
 
 def test_restricted_queues_keep_schedules_to_themselves(

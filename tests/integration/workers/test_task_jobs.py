@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,8 +20,9 @@ from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
-from pgqpy.tasks import TaskApp, Tasks, current_job
+from pgqpy.tasks import CurrentJob, TaskApp, Tasks, current_job
 from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Run
 from tests.fixtures.fix_task_worker import run_until_empty
@@ -236,8 +238,8 @@ def test_arguments_that_do_not_fit_are_not_pushed(app: TaskApp, conn: Connection
     assert not ops.statuses(conn)
 
 
-def test_an_unknown_job_or_parameter_is_tried_again_and_says_so(
-    app: TaskApp, conn: Connection, work: Callable[[], None]
+def test_an_unknown_parameter_is_tried_again_and_an_unknown_job_left_for_a_newer_worker(
+    app: TaskApp, conn: Connection, work: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
     def job(one: int) -> None: ...
@@ -245,11 +247,140 @@ def test_an_unknown_job_or_parameter_is_tried_again_and_says_so(
     ops.push(conn, QUEUE, {"task": "unknown", "args": {}})
     ops.push(conn, QUEUE, {"task": "job", "args": {"one": 1, "two": 2}})
     work()
-    [(_, unknown), (_, parameter)] = buried(conn)
-    assert "there is no job called unknown" in unknown
+    [(_, parameter)] = buried(conn)
     assert "unknown field `two`" in parameter
-    attempts = ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks")
-    assert attempts == [{"n": "3"}] * 2
+    assert "left for a newer worker: no job of this one is called unknown" in caplog.text
+    tasks = ops.rows(conn, "select queue, attempts, status from pgq_task.tasks order by id")
+    assert tasks[0] == {"queue": QUEUE, "attempts": 0, "status": "scheduled"}
+
+    @app.task(aliases=["unknown"])
+    def known() -> None: ...
+
+    Tasks(conn).change(QUEUE, None, {"delay": 0})
+    work()
+    assert len(ops.statuses(conn)) == 1
+    with pytest.raises(InvalidTask, match="two jobs called unknown"):
+        app.task(name="unknown")(lambda: None)
+
+
+def test_middleware_is_around_each_job_and_sees_its_error(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    seen: list[object] = []
+
+    @app.middleware
+    @contextmanager
+    def outer(job: CurrentJob) -> Iterator[None]:
+        job.state["session"] = job.task.payload["task"]
+        try:
+            yield
+        except ZeroDivisionError:
+            seen.append("error")
+            raise DeadLetter("divided") from None
+        finally:
+            seen.append("out")
+
+    @app.middleware
+    @contextmanager
+    def inner(job: CurrentJob) -> Iterator[None]:
+        seen.append("in")
+        yield
+
+    @app.task
+    def sync_job() -> None:
+        seen.append(current_job().state["session"])
+
+    @app.task
+    async def async_job() -> None:
+        seen.append(1 / 0)
+
+    sync_job.push(conn)
+    work()
+    assert seen == ["in", "sync_job", "out"]
+    seen.clear()
+    async_job.push(conn)
+    work()
+    assert seen == ["in", "error", "out"]
+    assert [reason for _, reason in buried(conn)] == ["divided"]
+
+
+def test_async_middleware_is_for_async_jobs(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    seen: list[str] = []
+
+    @app.middleware
+    @asynccontextmanager
+    async def around(job: CurrentJob) -> AsyncIterator[None]:
+        yield
+        seen.append("after")
+
+    @app.task
+    async def async_job() -> None:
+        seen.append("job")
+
+    @app.task
+    def sync_job() -> None:
+        seen.append("never")
+
+    async_job.push(conn)
+    sync_job.push(conn)
+    work()
+    assert seen == ["job", "after"]
+    [(_, reason)] = buried(conn)
+    assert "cannot be used by a sync job" in reason
+
+
+def test_an_attempt_ends_after_its_timeout(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    begun: list[str] = []
+
+    @app.task(timeout=0.05)
+    async def async_job() -> None:
+        begun.append("async")
+        await asyncio.sleep(PATIENCE)
+
+    @app.task(timeout=0.05)
+    def sync_job() -> None:
+        begun.append("sync")
+        while not current_job().check_cancelled():  # type: ignore[func-returns-value]
+            pass
+
+    @app.task(timeout=PATIENCE)
+    async def own_error() -> None:
+        raise TimeoutError("mine")
+
+    for job in (async_job, sync_job, own_error):
+        job.push(conn)
+    work()
+    assert sorted(begun) == ["async"] * 3 + ["sync"] * 3
+    reasons = sorted(reason.partition("\n")[0] for _, reason in buried(conn))
+    late = "TaskTimeout: the attempt took more than 0.05 seconds"
+    assert reasons == [late, late, "TimeoutError: mine"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, timedelta()])
+def test_a_timeout_is_positive(app: TaskApp, timeout: Any) -> None:
+    with pytest.raises(InvalidTask, match="Give seconds"):
+        app.task(timeout=timeout)(lambda: None)
+
+
+def test_a_job_sees_that_its_worker_stops(app: TaskApp, conn: Connection, dsn: str) -> None:
+    seen: list[bool] = []
+
+    @app.task
+    def job() -> None:
+        seen.append(current_job().stopping)
+        worker.stop()
+        seen.append(current_job().stopping)
+        raise Retry(0)
+
+    job.push(conn)
+    worker = app.worker(dsn)
+    worker.run()
+    assert seen == [False, True]
+    assert list(ops.statuses(conn).values()) == ["available"]
 
 
 def test_names_stay_when_functions_are_renamed(

@@ -1,0 +1,94 @@
+"""Running jobs when they are pushed, without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pgqpy.tasks import CurrentJob, Task
+from pgqpy.tasks._connections import is_async
+from pgqpy.tasks._jobs.current import async_call, call
+
+if TYPE_CHECKING:
+    from pgqpy.tasks import TaskApp
+
+
+@contextmanager
+def eager(app: TaskApp) -> Iterator[list[Task]]:
+    """Make a block in which jobs run when they are pushed, whatever their time; yields a list of
+    those that did.
+
+    No database is used: the connection may be None, and is the one of ``current_job().conn``. The
+    arguments are encoded and decoded as usual. The job's errors, `Retry` included, are raised by
+    the push.
+    """
+    from pgqpy.tasks._jobs.job import client_of
+
+    ran: list[Task] = []
+    token = client_of.set(lambda conn: _Eager(app, ran, conn))
+    try:
+        yield ran
+    finally:
+        client_of.reset(token)
+
+
+class _Eager:
+    """The client of a push."""
+
+    def __init__(self, app: TaskApp, ran: list[Task], conn: Any) -> None:
+        self._app = app
+        self._ran = ran
+        self._conn = conn
+
+    def push(self, queue: str, payload: Any, **settings: Any) -> int | Awaitable[int]:
+        now = datetime.now(UTC)
+        task = Task(
+            id=len(self._ran) + 1,
+            version=1,
+            queue=queue,
+            priority=settings["priority"],
+            attempts=1,
+            lease=now,
+            created=now,
+            payload=payload,
+            headers=settings["headers"],
+            error=None,
+            unique_key=settings.get("unique_key"),
+            order_key=settings.get("order_key"),
+        )
+        self._ran.append(task)
+        job = self._app.names[payload["task"]]
+        bound = job.arguments.decode(payload["args"])
+        current = CurrentJob(
+            task, self._conn, _middleware=self._app.middlewares, _timeout=job.timeout
+        )
+        if is_async(self._conn):
+            return _then(task.id, async_call(current, job.function, *bound.args, **bound.kwargs))
+        call(current, job.function, *bound.args, **bound.kwargs)
+        return task.id
+
+    def push_many(
+        self,
+        queue: str,
+        payloads: Sequence[Any],
+        *,
+        order_keys: Sequence[Any] = (),
+        **settings: Any,
+    ) -> Any:
+        keys = order_keys or [None] * len(payloads)
+        pushed: Any = [
+            self.push(queue, payload, order_key=key, **settings)
+            for payload, key in zip(payloads, keys, strict=True)
+        ]
+        return _all(pushed) if is_async(self._conn) else pushed
+
+
+async def _then(number: int, running: Awaitable[Any]) -> int:
+    await running
+    return number
+
+
+async def _all(pushes: list[Awaitable[int]]) -> list[int]:
+    return [await push for push in pushes]
