@@ -131,9 +131,9 @@ begin
     end if;
     -- All at once: changing one of them may change others of them too, which a cursor would then skip.
     execute format(
-        'select array_agg(f.id) from (select s.id from pgq_task.task_status s where s.queue_id = %s and %s and %s and %s'
+        'select array_agg(f.id) from (select s.id from pgq_task.task_status s where s.queue_id%s = %s and %s and %s and %s'
         ' order by s.id limit %s for update %s) f',
-        q.queue_id, v_where, i_condition,
+        case when i_filter ? 'ids' then ' + 0' end, q.queue_id, v_where, i_condition,
         case when i_claimed then 'true' else '(s.lease is null or s.lease <= statement_timestamp())' end,
         coalesce(i_max_tasks::text, 'all'), case when i_claimed then '' else 'skip locked' end)
         into v_ids;

@@ -191,7 +191,7 @@ begin
                     when t.lease > clock_timestamp() then 'claimed' when t.headers ? 'failed_at' then 'failed' else 'waiting' end,
                null::jsonb, coalesce(t.error, t.headers ->> 'reason')
           from pgq_task.task t
-          join pgq_task.queue q using (queue_id)
+          join pgq_task.queue q on q.queue_id = t.queue_id + 0
          where t.id = get_result.task_id
            and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'));
     if found then

@@ -38,10 +38,9 @@ begin
         update pgq_task.task t
            set pos = null
          where t.id = any (i_ids)
-           and t.order_key is not null
            and t.lease is null
-           and t.pos <= v_now
-           and not pgq_task._is_first(t.queue_id, t.order_key, t.id)
+           -- in one expression, so that no other index is of use
+           and case when t.order_key is not null and t.pos <= v_now then not pgq_task._is_first(t.queue_id, t.order_key, t.id) end
         returning t.queue_id, t.order_key, t.id)
     insert into pgq_task.to_release (queue_id, order_key, id)
     select h.queue_id, h.order_key, max(h.id) from held h group by h.queue_id, h.order_key;

@@ -16,14 +16,14 @@ declare
 begin
     select c.created, c.lease > clock_timestamp() as claimed, q.queue_restricted, q.queue_id into t
       from pgq_task.task c
-      join pgq_task.queue q using (queue_id)
+      join pgq_task.queue q on q.queue_id = c.queue_id + 0
      where c.id = cancel.id
        for update of c skip locked;
     if not found then
         -- It is locked: it is about to be finished, or claimed.
         select c.created, true as claimed, q.queue_restricted, q.queue_id into t
           from pgq_task.task c
-          join pgq_task.queue q using (queue_id)
+          join pgq_task.queue q on q.queue_id = c.queue_id + 0
          where c.id = cancel.id;
         if not found then
             perform pgq_task._raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
@@ -57,8 +57,8 @@ as $$
 begin
     return (select 'cancelled: ' || c.reason
               from pgq_task.cancellation c
-              join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created)
-             where c.id = i_id);
+              join pgq_task.task t on (t.queue_id + 0, t.created) = (c.queue_id, c.created)
+             where c.id = i_id and t.id = i_id);
 end;
 $$;
 
@@ -75,8 +75,8 @@ begin
         for v_id in
             select t.id
               from pgq_task.cancellation c
-              join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created)
-             where (i_ids is null or t.id = any (i_ids))
+              join pgq_task.task t on (t.id, t.queue_id + 0, t.created) = (c.id, c.queue_id, c.created)
+             where t.id = any (coalesce(i_ids, array(select o.id from pgq_task.cancellation o)))
                and (t.lease is null or t.lease <= clock_timestamp())
              order by t.id
                for update of t skip locked
@@ -100,8 +100,8 @@ begin
         delete from pgq_task.cancellation c
          where c.id = any (array(select o.id from pgq_task.cancellation o
                                   where (i_ids is null or o.id = any (i_ids))
-                                    and not exists (select from pgq_task.task t
-                                                     where (t.id, t.queue_id, t.created) = (o.id, o.queue_id, o.created))
+                                    and (select t.id from pgq_task.task t
+                                          where (t.id, t.queue_id + 0, t.created) = (o.id, o.queue_id, o.created)) is null
                                     for update skip locked));
     end if;
 end;

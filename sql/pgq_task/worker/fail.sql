@@ -52,8 +52,9 @@ begin
         select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
           from unnest(ids, versions, finals) f (id, version, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
-          join pgq_task.queue q on q.queue_id = c.queue_id
-         where (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
+          join pgq_task.queue q on q.queue_id = c.queue_id + 0
+         where c.id = any (fail_many.ids)
+           and (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
            and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
         if v_queues is not null then
             perform pgq_task._make_error_queues(v_queues, v_lanes);
@@ -66,8 +67,9 @@ begin
           from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
           join pgq_task.queue q
-            on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task._require_right(c.queue_id, 'claim'))
-         where c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp()
+            on q.queue_id = c.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(c.queue_id, 'claim'))
+         where c.id = any (fail_many.ids)
+           and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp())
          order by c.id
            for no key update of c
     loop
@@ -89,7 +91,7 @@ begin
     end loop;
     perform pgq_task._wake_workers(q.queue_id, q.queue_name)
        from pgq_task.queue q
-      where q.queue_id in (select c.queue_id from pgq_task.task c where c.id = any (ids));
+      where q.queue_id in (select c.queue_id + 0 from pgq_task.task c where c.id = any (ids));
 end;
 $$;
 

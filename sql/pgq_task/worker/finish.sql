@@ -16,7 +16,7 @@ begin
      using pgq_task.queue q
      where t.id = finish.id and t.version = finish.version
        and (t.claimant = finish.claimant or t.lease is null or t.lease <= clock_timestamp())
-       and q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
+       and q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
     returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name, q.queue_keep > interval '0' as kept,
               case when q.queue_keep > interval '0' then t end as task into r;
     if not found then
@@ -70,7 +70,7 @@ begin
         delete from pgq_task.task t
          -- in the order in which all sessions lock them
          using (select u.id, u.version from unnest(ids, versions) u (id, version) order by u.id) d
-         where t.id = d.id and t.version = d.version
+         where t.id = any (finish_many.ids) and t.id = d.id and t.version = d.version
            and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
         returning t.*)
     select array_agg(g.id), array_agg(g.queue_id), bool_or(g.order_key is not null), bool_or(q.queue_keep > interval '0'),
@@ -125,21 +125,21 @@ begin
               from unnest(ids, versions) r (id, version)
               join pgq_task.task t on t.id = r.id and t.version = r.version
               join pgq_task.queue q
-                on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-             where t.claimant = renew.claimant and t.lease is not null
+                on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
+             where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
                for no key update of t skip locked),
         renewed as (
             update pgq_task.task t
                set version = t.version + 1, lease = m.lease, pos = pgq_task._position_of(m.lease)
               from mine m
-             where t.id = m.id
+             where t.id = any (renew.ids) and t.id = m.id
             returning t.id, t.version, t.lease)
         select n.id, n.version, n.lease from renewed n
         union all
         select t.id, t.version, t.lease
           from unnest(ids, versions) r (id, version)
           join pgq_task.task t on t.id = r.id and t.version = r.version
-         where t.claimant = renew.claimant and t.lease is not null
+         where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
            and t.id not in (select m.id from mine m);
 end;
 $$;
@@ -199,8 +199,8 @@ as $$
                'has_version', case when r.allowed then t.version end, 'claimant', case when r.allowed then t.claimant end,
                'lease', case when r.allowed then t.lease end)) order by w.nr)
       from unnest(i_ids, i_versions) with ordinality w (id, version, nr)
-      left join pgq_task.task t on t.id = w.id
-      left join pgq_task.queue q on q.queue_id = t.queue_id
+      left join pgq_task.task t on t.id = any (i_ids) and t.id = w.id
+      left join pgq_task.queue q on q.queue_id = t.queue_id + 0
      cross join lateral (select not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim') as allowed) r
      where t.id is null or t.version is distinct from w.version
         or t.lease > clock_timestamp() and t.claimant is distinct from i_claimant;
@@ -253,7 +253,7 @@ begin
      limit 1;
     delete from pgq_task.task t
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
-       and t.queue_id = l.queue_id and t.order_key is null
+       and t.queue_id + 0 = l.queue_id and t.order_key is null
        and (t.claimant = finish_and_claim.claimant or t.lease is null or t.lease <= v_now);
     -- Reading the marks locks them. A session that drops the queue locks its tasks first, so do the same here.
     if found then

@@ -28,7 +28,8 @@ begin
         select distinct on (t.id) t.id, heartbeat.claimant, n.done, n.total, n.note, clock_timestamp()
           from unnest(heartbeat.progress_ids, heartbeat.done, heartbeat.total, heartbeat.notes) with ordinality n (id, done, total, note, nr)
           join pgq_task.task t on t.id = n.id and t.claimant = heartbeat.claimant
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+          join pgq_task.queue q on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+         where t.id = any (heartbeat.progress_ids)
          order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
@@ -36,16 +37,16 @@ begin
         if random() < 0.01 then
             delete from pgq_task.progress p
              where p.id = any (array(select o.id from pgq_task.progress o
-                                      where not exists (select from pgq_task.task t where t.id = o.id)
+                                      where (select t.id from pgq_task.task t where t.id = o.id) is null
                                       limit 10000 for update skip locked));
         end if;
     end if;
     return query
         select c.id, c.reason
           from pgq_task.cancellation c
-          join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created) and t.claimant = heartbeat.claimant
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
-         where c.id = any (heartbeat.ids);
+          join pgq_task.task t on (t.id, t.queue_id + 0, t.created) = (c.id, c.queue_id, c.created) and t.claimant = heartbeat.claimant
+          join pgq_task.queue q on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'))
+         where t.id = any (heartbeat.ids);
 end;
 $$;
 
@@ -68,12 +69,13 @@ begin
     end if;
     return query
         select t.id, q.queue_name, t.claimant, t.lease, p.done, p.total, p.note, p.at, c.reason
-          from (select o.id from pgq_task.progress o union select o.id from pgq_task.cancellation o) w
-          join pgq_task.task t on t.id = w.id and t.lease > clock_timestamp()
-          join pgq_task.queue q on q.queue_id = t.queue_id
+          from pgq_task.task t
+          join pgq_task.queue q on q.queue_id = t.queue_id + 0
           left join pgq_task.progress p on p.id = t.id and p.claimant = t.claimant
-          left join pgq_task.cancellation c on (c.id, c.queue_id, c.created) = (t.id, t.queue_id, t.created)
-         where (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)
+          left join pgq_task.cancellation c on (c.id, c.queue_id, c.created) = (t.id, q.queue_id, t.created)
+         where t.id = any (array(select o.id from pgq_task.progress o union select o.id from pgq_task.cancellation o))
+           and t.lease > clock_timestamp()
+           and (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)
            and (t.id = any (get_progress.ids) or get_progress.ids is null)
            and (p.id is not null or c.id is not null)
            and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))

@@ -32,8 +32,8 @@ begin
           from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
           join pgq_task.task t on t.id = d.id and t.version = d.version
           join pgq_task.queue q
-            on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-         where t.claimant = release.claimant and t.lease is not null
+            on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
+         where t.id = any (release.ids) and t.claimant = release.claimant and t.lease is not null
          order by t.id
            for no key update of t),
     back as (
@@ -42,7 +42,7 @@ begin
                pos = case when given.delay <> interval '0' then pgq_task._position_at(null, given.delay)
                           else least(t.pos, v_now) end
           from given
-         where t.id = given.id
+         where t.id = any (release.ids) and t.id = given.id
         returning t.id, t.queue_id, t.priority, t.pos),
     -- Claims must look for the tasks at their positions.
     ahead as (
@@ -82,7 +82,7 @@ as $$
 begin
     if lock then
         perform from pgq_task.task t
-           join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+           join pgq_task.queue q on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
           where t.id = any (get_leases.ids) and t.claimant = get_leases.claimant and t.lease is not null
           order by t.id
             for no key update of t;
@@ -90,7 +90,7 @@ begin
     return query
         select t.id, t.version
           from pgq_task.task t
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+          join pgq_task.queue q on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
          where t.id = any (get_leases.ids) and t.claimant = get_leases.claimant and t.lease is not null;
 end;
 $$;
@@ -116,8 +116,7 @@ begin
     end if;
     with gone as (
         delete from pgq_task.task t
-         using unnest(v_claimed) c
-         where t.id = c.id
+         where t.id = any (array(select c.id from unnest(v_claimed) c))
         returning t.*)
     select array_agg(g::pgq_task.task) into v_tasks from gone g;
     perform pgq_task._count_each('popped', array(select t.queue_id from unnest(v_tasks) t));

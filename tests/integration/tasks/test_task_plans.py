@@ -1,0 +1,136 @@
+"""No statement on tasks reads dead rows, whatever PostgreSQL's statistics say.
+
+A transaction that stays open keeps dead rows, and autovacuum then counts a table that is nearly
+empty: a plan that walks a whole index looks cheap, and steps over each of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+import pytest
+from psycopg import IsolationLevel
+from psycopg.types.json import Jsonb
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "tasks"
+FAILED = "tasks.failed"
+LIMITED = "limited"
+DEAD = 20_000
+
+# Calls that get claimed tasks: the claimant, their ids and versions, as JSON, and as a filter.
+CALLS: tuple[LiteralString, ...] = (
+    "claim(array[%(queue)s], %(claimant)s, max_tasks => 8)",
+    "claim(array[%(queue)s], %(claimant)s, max_tasks => 8, random_choice => false)",
+    "claim(array[%(limited)s], %(claimant)s, max_tasks => 8)",
+    "pop(%(queue)s, 8)",
+    "finish(%(claimant)s, %(id)s, %(version)s)",
+    "finish_and_claim(%(claimant)s, %(id)s, %(version)s, %(queue)s)",
+    "finish_many(%(claimant)s, %(ids)s, %(versions)s)",
+    "renew(%(claimant)s, %(ids)s, %(versions)s)",
+    "release(%(claimant)s, %(ids)s, %(versions)s)",
+    "get_leases(%(claimant)s, %(ids)s, true)",
+    "fail(%(claimant)s, %(id)s, %(version)s, 'bad')",
+    "fail(%(claimant)s, %(id)s, %(version)s, 'bad', final => true)",
+    "fail_many(%(claimant)s, %(ids)s, %(versions)s, array_fill('bad'::text, array[8]))",
+    "heartbeat(%(claimant)s, %(ids)s, %(ids)s, array_fill(0.5::float8, array[8]))",
+    "get_progress(%(queue)s, %(ids)s)",
+    "cancel(%(id)s)",
+    "get_result(%(id)s)",
+    "modify(%(claimant)s, deletes => %(tasks)s)",
+    "modify(%(claimant)s, changes => %(tasks)s)",
+    "modify(%(claimant)s, depends => %(tasks)s)",
+    """modify(%(claimant)s, '[{"queue": "tasks", "unique_key": "u"}]')""",
+    "stop(%(waiting)s)",
+    """change_tasks(%(queue)s, %(these)s, '{"priority": 1}', claimed => true)""",
+    "remove_tasks(%(queue)s, %(these)s, claimed => true)",
+    "requeue(%(failed)s)",
+    "list_tasks(%(queue)s, %(these)s)",
+    "push(%(queue)s, '1')",
+    "push(%(queue)s, '1', order_key => 'key 1')",
+    "push_many(%(queue)s, array_fill('1'::jsonb, array[8]))",
+    "push_unique(%(queue)s, '1', 'u')",
+    "catch_up(array[%(queue)s])",
+    "set_waiting(array[%(queue)s])",
+    "next_time(array[%(queue)s])",
+    "queue_is_empty(array[%(queue)s])",
+    "get_queue_info()",
+    "get_limits()",
+    "_conflicts_of('other', %(ids)s, %(versions)s)",
+    "_collisions_of(null, %(tasks)s, '{}')",
+)
+# These are for a whole queue; or name one task, or the first one of an order; or only describe.
+OTHERS = {
+    *("drop_queue", "set_limits", "_set_clock_back"),
+    *("_hold_back", "_holders_of", "_is_full", "_claim_parked", "_claim_without_keys"),
+    *("payload_index_sql", "_estimate_total"),
+}
+
+
+@pytest.fixture
+def held(conn: Connection, connect: Connect) -> Connection:
+    """Dead rows that an old transaction keeps, in a table that seems to be empty; then tasks."""
+    conn.execute("alter table pgq_task.task set (autovacuum_enabled = false)")
+    for queue in (QUEUE, FAILED, LIMITED):
+        conn.execute("select pgq_task.create_queue(%s)", [queue])
+    conn.execute("select pgq_task.set_limits(%s, 100, 10)", [LIMITED])
+    # Neighbours in an index are in different pages of the table: each dead row costs one more.
+    conn.execute(
+        "insert into pgq_task.task (id, queue_id, pos, order_key)"
+        " select nextval('pgq_task.task_id_seq'), queue_id, pos - n, 'key'"
+        "   from pgq_task.queue q, pgq_task._position_now() pos, generate_series(1, %s) n"
+        "  where q.queue_name = %s order by hashint4(n)",
+        [DEAD, QUEUE],
+    )
+    connect(level=IsolationLevel.REPEATABLE_READ).execute("select from pgq_task.task limit 1")
+    conn.execute("delete from pgq_task.task")
+    conn.execute("vacuum (analyze) pgq_task.task")
+    for number in range(1, 25):
+        task_ops.push(conn, QUEUE, order_key=f"key {number}")
+        task_ops.push(conn, LIMITED, headers={"limit_key": "a"})
+    task_ops.sweep(conn, 3)
+    return conn
+
+
+def pages_read(conn: Connection, call: LiteralString, given: dict[str, Any]) -> int:
+    query = f"explain (analyze, buffers, format json) select * from pgq_task.{call}"
+    row = conn.execute(query, given).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def test_no_statement_reads_dead_rows(held: Connection) -> None:
+    held.execute("set track_functions = 'all'")
+    bad, *claimed = sorted(task_ops.claim(held, QUEUE, number=9))
+    task_ops.claim(held, LIMITED, number=8)
+    task_ops.fail(held, bad, final=True)
+    ids, versions = map(list, zip(*claimed, strict=True))
+    given = {
+        **{"queue": QUEUE, "failed": FAILED, "limited": LIMITED, "claimant": "w"},
+        **{"id": ids[0], "version": versions[0], "ids": ids, "versions": versions},
+        "waiting": ops.value(held, "select max(id) from pgq_task.tasks where queue = %s", QUEUE),
+        "tasks": Jsonb(task_ops.named(claimed)),
+        "these": Jsonb({"ids": ids}),
+    }
+    read = {}
+    for call in CALLS:
+        # The first one makes the plans.
+        for _ in range(2):
+            with held.transaction(force_rollback=True):
+                read[call] = pages_read(held, call, given)
+    # One that is rolled back makes the next one start anew.
+    held.execute("update pgq_task.sweep set sweep_time = sweep_time - interval '1 second'")
+    read["sweep"] = pages_read(held, "sweep()", given)
+    assert not {call: pages for call, pages in read.items() if pages > DEAD / 20}
+
+    held.execute("select pg_stat_force_next_flush()")
+    untried = held.execute(
+        "select p.proname from pg_proc p left join pg_stat_user_functions on funcid = p.oid"
+        " where p.pronamespace = 'pgq_task'::regnamespace and funcid is null"
+        r"   and p.prosrc ~ 'pgq_task\.task(_status)?\M'"
+    )
+    assert {name for (name,) in untried} <= OTHERS
