@@ -110,8 +110,14 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
     task_ops.fail(held, bad, final=True)
     ids, versions = map(list, zip(*claimed, strict=True))
     given = {
-        **{"queue": QUEUE, "failed": FAILED, "limited": LIMITED, "claimant": "w"},
-        **{"id": ids[0], "version": versions[0], "ids": ids, "versions": versions},
+        "queue": QUEUE,
+        "failed": FAILED,
+        "limited": LIMITED,
+        "claimant": "w",
+        "id": ids[0],
+        "version": versions[0],
+        "ids": ids,
+        "versions": versions,
         "waiting": ops.value(held, "select max(id) from pgq_task.tasks where queue = %s", QUEUE),
         "tasks": Jsonb(task_ops.named(claimed)),
         "these": Jsonb({"ids": ids}),
