@@ -6,14 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from pgqpy._runtime.failure import delay_of
 from pgqpy._wire.statements import call, event_arrays
 
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
+
 #: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one. All are
-#: texts or None; the data may also be any `EventData`.
+#: texts or None; the data may also be any `EventData`, and the type a CloudEvent.
 EventFields: TypeAlias = Sequence[Any]
+AnyEvent: TypeAlias = "EventFields | CloudEvent"
 
 #: The number of events in one statement, if they are not sent by COPY.
 PIECE = 10_000
@@ -102,7 +106,7 @@ class Delivery:
             return _INSERT_EVENT_AT, [queue, self.at, self.delay, *fields]
         return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.delay]
 
-    def events(self, queue: str, events: Sequence[EventFields]) -> tuple[bytes, list[Any]]:
+    def events(self, queue: str, events: Sequence[Any]) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts many events, and its parameters."""
         arrays = event_arrays(events)
         if self.plain:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import traceback
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pgqpy._runtime.failure import MAX_TRACEBACK, delay_of, storable
-from pgqpy._wire.row_format import decode_json, decode_row, operation_and_key
-from pgqpy.errors import InvalidPayload, PgqError
+from pgqpy._wire.cloud_event import JSON, cloud_event, http_request, kept_attributes
+from pgqpy._wire.event_data import json_text
+from pgqpy._wire.row_format import decode_json, decode_row, is_json, operation_and_key
+from pgqpy.errors import InvalidParameter, InvalidPayload, PgqError
+
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
 
 #: The maximum characters of a dead letter's reason.
 MAX_REASON = 2000
@@ -119,6 +125,12 @@ class Event:
         return self.extra1 if self.operation else None
 
     @property
+    def full_type(self) -> str | None:
+        """The type for other systems: ``public.orders.insert`` if a trigger wrote the event."""
+        operation = self.operation
+        return f"{self.table}.{operation.lower()}" if operation else self.type
+
+    @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the table's primary key, as the trigger knew it."""
         return operation_and_key(self.type)[1]
@@ -132,6 +144,55 @@ class Event:
     def new(self) -> NewEvent:
         """Return the event for writing it again, to this or another queue."""
         return NewEvent(self.type, self.data, self.extra1, self.extra2, self.extra3, self.extra4)
+
+    def to_cloudevent(self, source: str | None = None) -> CloudEvent:
+        """Return the event as a CloudEvent (1.0): the one it was written as, or made of its fields.
+
+        Then its id is made of the event's id and time, ``source`` is the given one, a URI, and a
+        captured row has a type such as ``public.orders.insert``. Raises InvalidParameter if a
+        source is needed, InvalidPayload if the stored attributes are invalid.
+        """
+        return cloud_event(*self._attributes_and_data(source))
+
+    def to_cloudevent_request(
+        self, source: str | None = None, *, binary: bool = False
+    ) -> tuple[dict[str, str], bytes]:
+        """Return headers and body of the HTTP request that sends the event as a CloudEvent.
+
+        In structured content mode, or in ``binary``. JSON is sent as it is stored, digit by digit.
+        Needs no library. Raises InvalidParameter if a source is needed, ValueError if the event
+        cannot be sent.
+        """
+        return http_request(*self._attributes_and_data(source), binary=binary)
+
+    def _attributes_and_data(self, source: str | None) -> tuple[dict[str, Any], str | bytes | None]:
+        """Return the attributes as in a CloudEvent's JSON, and the data; those of JSON as text."""
+        time, data = self.time.astimezone(UTC), self.data
+        attributes: dict[str, Any] = {
+            "specversion": "1.0",
+            # A queue that was dropped and made again repeats its ids; a retry keeps id and time.
+            "id": f"{self.id}-{time:%Y%m%dT%H%M%S.%fZ}",
+            "source": source,
+            "type": self.type,
+            "time": time.isoformat(),
+        }
+        kept = kept_attributes(self.extra4)
+        if kept is not None:
+            attributes |= kept
+            if (encoded := attributes.pop("data_base64", None)) is not None:
+                return attributes, b64decode(encoded)
+        else:
+            attributes["type"] = self.full_type or "pgq.event"
+            if data is not None:
+                if self.operation and not is_json(data):
+                    data = json_text(self.row())
+                attributes["datacontenttype"] = JSON if is_json(data) else "text/plain"
+        if attributes["source"] is None:
+            raise InvalidParameter(
+                f"event {self.id} was not written as a CloudEvent, and has no source",
+                hint="Name its queue by a URI: event.to_cloudevent('https://shop.example/orders').",
+            )
+        return attributes, data
 
     def dead_letter(self, reason: str) -> None:
         """Give the event up: it becomes a dead letter of this consumer, with this reason.

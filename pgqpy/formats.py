@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgqpy._wire.copy_format import HEADER, MAX_EVENT_BYTES, NEW_EVENT_COLUMNS, TRAILER
-from pgqpy._wire.row_format import OPERATIONS, decode_urlencoded, operation_and_key
+from pgqpy._wire.row_format import OPERATIONS, decode_urlencoded, is_json, operation_and_key
 from pgqpy._wire.statements import copy_in, copy_out, padded
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
@@ -20,6 +20,7 @@ __all__ = [
     "copy_out",
     "decode_urlencoded",
     "event_table",
+    "is_json",
     "operation_and_key",
     "padded",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -15,13 +16,12 @@ from psycopg.copy import LibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy._delivery import PIECE, Delivery
+from pgqpy._delivery import PIECE, AnyEvent, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
-from pgqpy._wire.event_data import data_text
 from pgqpy._wire.statements import (
     call,
     checked,
@@ -39,6 +39,9 @@ from pgqpy.errors import (
     translate_errors,
 )
 
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
+
 
 class Producer:
     """Writes events into one queue.
@@ -52,7 +55,8 @@ class Producer:
     then the first one's id is returned. While another transaction inserts one with this key, the
     call waits for its end.
 
-    An event's data is a text, or a dict, a dataclass or a model of pydantic or msgspec, which is
+    A CloudEvent is given instead of type and data, or in a list of events. An event's data is a
+    text, or a dict, a dataclass or a model of pydantic or msgspec, which is
     dumped as JSON.
 
     All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
@@ -67,7 +71,7 @@ class Producer:
     def insert_event(
         self,
         conn: Connection,
-        type: str | None,  # noqa: A002
+        type: str | CloudEvent | None,  # noqa: A002
         data: EventData | None = None,
         *,
         extra1: str | None = None,
@@ -79,7 +83,7 @@ class Producer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
+        fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return self._insert(conn, fields)
@@ -98,7 +102,7 @@ class Producer:
     def insert_events(
         self,
         conn: Connection,
-        events: Iterable[EventFields],
+        events: Iterable[AnyEvent],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
@@ -126,7 +130,7 @@ class Producer:
     def insert_events_returning(
         self,
         conn: Connection,
-        events: Iterable[EventFields],
+        events: Iterable[AnyEvent],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
@@ -163,11 +167,11 @@ class Producer:
     def _in_pieces(
         self,
         conn: Connection,
-        events: Iterable[EventFields],
+        events: Iterable[AnyEvent],
         delivery: Delivery,
     ) -> int:
         count = 0
-        piece: list[EventFields] = []
+        piece: list[AnyEvent] = []
         for event in each(events):
             piece.append(event)
             if len(piece) == PIECE:
@@ -177,7 +181,7 @@ class Producer:
         fetch(conn, *delivery.events(self.queue, piece))
         return count + len(piece)
 
-    def _copy(self, conn: Connection, events: Iterable[EventFields]) -> int:
+    def _copy(self, conn: Connection, events: Iterable[AnyEvent]) -> int:
         count = 0
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -12,13 +13,12 @@ from psycopg.copy import AsyncLibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy._delivery import PIECE, Delivery
+from pgqpy._delivery import PIECE, AnyEvent, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
-from pgqpy._wire.event_data import data_text
 from pgqpy._wire.statements import (
     call,
     checked,
@@ -36,6 +36,9 @@ from pgqpy.errors import (
     translate_errors,
 )
 
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
+
 
 class AsyncProducer:
     """Writes events into one queue.
@@ -49,7 +52,8 @@ class AsyncProducer:
     then the first one's id is returned. While another transaction inserts one with this key, the
     call waits for its end.
 
-    An event's data is a text, or a dict, a dataclass or a model of pydantic or msgspec, which is
+    A CloudEvent is given instead of type and data, or in a list of events. An event's data is a
+    text, or a dict, a dataclass or a model of pydantic or msgspec, which is
     dumped as JSON.
 
     All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
@@ -64,7 +68,7 @@ class AsyncProducer:
     async def insert_event(
         self,
         conn: AsyncConnection,
-        type: str | None,  # noqa: A002
+        type: str | CloudEvent | None,  # noqa: A002
         data: EventData | None = None,
         *,
         extra1: str | None = None,
@@ -76,7 +80,7 @@ class AsyncProducer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
+        fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return await self._insert(conn, fields)
@@ -95,7 +99,7 @@ class AsyncProducer:
     async def insert_events(
         self,
         conn: AsyncConnection,
-        events: Iterable[EventFields] | AsyncIterable[EventFields],
+        events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
@@ -123,7 +127,7 @@ class AsyncProducer:
     async def insert_events_returning(
         self,
         conn: AsyncConnection,
-        events: Iterable[EventFields],
+        events: Iterable[AnyEvent],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
@@ -160,11 +164,11 @@ class AsyncProducer:
     async def _in_pieces(
         self,
         conn: AsyncConnection,
-        events: Iterable[EventFields] | AsyncIterable[EventFields],
+        events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
         delivery: Delivery,
     ) -> int:
         count = 0
-        piece: list[EventFields] = []
+        piece: list[AnyEvent] = []
         async for event in async_each(events):
             piece.append(event)
             if len(piece) == PIECE:
@@ -175,7 +179,7 @@ class AsyncProducer:
         return count + len(piece)
 
     async def _copy(
-        self, conn: AsyncConnection, events: Iterable[EventFields] | AsyncIterable[EventFields]
+        self, conn: AsyncConnection, events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
     ) -> int:
         count = 0
         async with conn.cursor(row_factory=tuple_row) as cursor:

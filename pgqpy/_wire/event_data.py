@@ -49,6 +49,11 @@ def data_text(data: object) -> str | None:
             "an event's data is a text, a dict, a dataclass, or a model of pydantic or msgspec,"
             f" not {data!r:.80}"
         )
+    return json_text(data)
+
+
+def json_text(data: object) -> str:
+    """Return a value as JSON. Raises InvalidPayload with the path of what JSON cannot hold."""
     try:
         return _encode(data)
     except _ERRORS as error:

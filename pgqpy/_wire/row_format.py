@@ -34,6 +34,19 @@ def decode_json(data: str) -> Any:
         return _decode_long(data)
 
 
+def is_json(text: str) -> bool:
+    """Whether the text is JSON, without Python's extensions such as NaN."""
+    try:
+        json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def _whole(digits: str) -> int | Decimal:
     try:
         return int(digits)

@@ -14,6 +14,7 @@ from psycopg.abc import DumperKey
 from psycopg.adapt import PyFormat
 from psycopg.types.array import BaseListDumper, ListBinaryDumper
 
+from pgqpy._wire.cloud_event import is_cloud_event, row_of_cloud_event
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import data_text
 from pgqpy.errors import InvalidParameter, InvalidPayload, PayloadTooLarge
@@ -188,16 +189,20 @@ def insert_into_relation(queue: object) -> bytes | None:
     )
 
 
-def padded(event: Sequence[Any]) -> Sequence[str | None]:
-    """Return an event as a whole row: omitted fields are NULL, data is a text.
+def padded(event: Any) -> Sequence[str | None]:
+    """Return an event, or a CloudEvent, as a whole row: omitted fields are NULL, data is a text.
 
     Raises TypeError for more than six fields, or none, InvalidPayload.
     """
+    if is_cloud_event(event):
+        event = (event,)
     if isinstance(event, str) or not 0 < len(event) < len(_PADDING):
         raise TypeError(
             f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
         )
     row = (*event, *_PADDING[len(event)])
+    if is_cloud_event(row[0]):
+        return row_of_cloud_event(row)
     if row[1] is None or isinstance(row[1], str):
         return row
     return (row[0], data_text(row[1]), *row[2:])
@@ -211,7 +216,7 @@ def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
     return fields
 
 
-def event_arrays(events: Iterable[Sequence[Any]]) -> list[list[str | None] | None]:
+def event_arrays(events: Iterable[Any]) -> list[list[str | None] | None]:
     """Return events as the arguments of pgq.insert_events: one array a field.
 
     Extra fields that no event has are None as a whole.

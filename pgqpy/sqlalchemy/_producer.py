@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from pgqpy._delivery import Delivery, EventFields, EventOptions, EventsOptions
+from pgqpy._delivery import AnyEvent, Delivery, EventOptions, EventsOptions
 from pgqpy._runtime.acompat import async_each
-from pgqpy._wire.event_data import EventData, data_text
+from pgqpy._wire.event_data import EventData
 from pgqpy._wire.statements import call, event_arrays, padded, texts
 from pgqpy.sqlalchemy._session import fetch, translate_errors
+
+if TYPE_CHECKING:
+    from cloudevents.core.v1.event import CloudEvent
 
 #: Objects that execute statements.
 AnySession: TypeAlias = Session | scoped_session[Any] | sa.Connection
@@ -41,7 +44,7 @@ class Producer:
     def insert_event(
         self,
         session: AnySession,
-        type: str | None,  # noqa: A002
+        type: str | CloudEvent | None,  # noqa: A002
         data: EventData | None = None,
         *,
         extra1: str | None = None,
@@ -53,7 +56,7 @@ class Producer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        fields = texts((type, data_text(data), extra1, extra2, extra3, extra4))
+        fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
@@ -64,7 +67,7 @@ class Producer:
         return bool(_execute(session, _CANCEL_EVENT, [self.queue, event_id])[0])
 
     def insert_events(
-        self, session: AnySession, events: Iterable[EventFields], **options: Unpack[EventsOptions]
+        self, session: AnySession, events: Iterable[AnyEvent], **options: Unpack[EventsOptions]
     ) -> int:
         """Write any number of events; returns their number.
 
@@ -79,7 +82,7 @@ class Producer:
         return count
 
     def insert_events_returning(
-        self, session: AnySession, events: Iterable[EventFields], **options: Unpack[EventsOptions]
+        self, session: AnySession, events: Iterable[AnyEvent], **options: Unpack[EventsOptions]
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order.
 
@@ -101,7 +104,7 @@ class AsyncProducer:
     async def insert_event(
         self,
         session: AnyAsyncSession,
-        type: str | None,  # noqa: A002
+        type: str | CloudEvent | None,  # noqa: A002
         data: EventData | None = None,
         **options: Unpack[EventOptions],
     ) -> int:
@@ -115,7 +118,7 @@ class AsyncProducer:
     async def insert_events(
         self,
         session: AnyAsyncSession,
-        events: Iterable[EventFields] | AsyncIterable[EventFields],
+        events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
         **options: Unpack[EventsOptions],
     ) -> int:
         """Write any number of events; returns their number. See `Producer.insert_events`."""
@@ -134,7 +137,7 @@ class AsyncProducer:
     async def insert_events_returning(
         self,
         session: AnyAsyncSession,
-        events: Iterable[EventFields],
+        events: Iterable[AnyEvent],
         **options: Unpack[EventsOptions],
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order."""
@@ -147,22 +150,22 @@ class _Slice:
     """Collects events for one statement."""
 
     def __init__(self) -> None:
-        self._events: list[EventFields] = []
+        self._events: list[AnyEvent] = []
         self._characters = 0
 
-    def add(self, event: EventFields) -> bool:
+    def add(self, event: AnyEvent) -> bool:
         """Add an event; True if the slice is full."""
         self._events.append(event)
         self._characters += sum(len(text) for text in padded(event) if isinstance(text, str))
         return len(self._events) >= _SLICE or self._characters >= _SLICE_CHARACTERS
 
-    def taken(self) -> list[EventFields]:
+    def taken(self) -> list[AnyEvent]:
         """Return the events so far; the next ones are in a new slice."""
         events, self._events, self._characters = self._events, [], 0
         return events
 
 
-def _sliced(events: Iterable[EventFields]) -> Iterable[list[EventFields]]:
+def _sliced(events: Iterable[AnyEvent]) -> Iterable[list[AnyEvent]]:
     piece = _Slice()
     for event in events:
         if piece.add(event):

@@ -20,15 +20,14 @@ from http import HTTPStatus
 import httpx
 
 from pgqpy import Event, PgqError
+from pgqpy.formats import is_json
 
 # --- the body
 
 
 def envelope(event: Event) -> str:
     """Type, time and data of an event, as JSON. Raises ValueError if a row's format is unknown."""
-    changed = event.operation
-    kind = f"{event.table}.{changed.lower()}" if changed else event.type
-    written = _written({"type": kind, "timestamp": event.time.isoformat()})
+    written = _written({"type": event.full_type, "timestamp": event.time.isoformat()})
     return f'{written[:-1]},"data":{_data(event)}}}'
 
 
@@ -39,19 +38,6 @@ def _data(event: Event) -> str:
     if is_json(event.data):
         return event.data
     return _written(event.row() if event.operation else event.data)
-
-
-def is_json(text: str) -> bool:
-    """Whether the text is JSON, without Python's extensions such as NaN."""
-    try:
-        json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
-    except ValueError:
-        return False
-    return True
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _written(value: object) -> str:

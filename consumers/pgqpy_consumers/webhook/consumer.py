@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, TypeVar, Unpack
+from urllib.parse import quote
 
 import httpx
 
@@ -75,10 +76,15 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             example="data.customer",
         )
         parallel: int = setting("Requests at the same time, for different keys.", default=10)
-        body: Literal["envelope", "data"] = setting(
-            "The body of a request: an envelope of type, timestamp and data, or the event's data "
-            "as it is.",
+        body: Literal["envelope", "data", "cloudevents", "cloudevents-binary"] = setting(
+            "The body of a request: an envelope of type, timestamp and data; the event's data as "
+            "it is; or a CloudEvent, in structured or in binary content mode.",
             default="envelope",
+        )
+        source: str | None = setting(
+            "The source of CloudEvents, for events that have none; without it, pgq: and the queue.",
+            default=None,
+            example="https://shop.example/orders",
         )
         timeout: float = setting("Seconds that a request may take.", default=20.0)
         attempts: int = setting("The attempts before an event becomes a dead letter.", default=8)
@@ -224,13 +230,19 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         self, target: pgqpy.AsyncConnection, event: pgqpy.Event
     ) -> None:
         """Send one request. Raises Refused, EndpointGone, DeadLetter."""
+        content = {"content-type": "application/json"}
         try:
-            body = self.body(event)
+            if self.config.body.startswith("cloudevents"):
+                source = self.config.source or f"pgq:{quote(self.queue)}"
+                binary = self.config.body == "cloudevents-binary"
+                content, body = event.to_cloudevent_request(source, binary=binary)
+            else:
+                body = self.body(event)
         except ValueError as error:
             raise pgqpy.DeadLetter(f"no request can be made of it: {error}") from error
         message_id = f"msg_{identity(event, self.queue, self.consumer)}"
         headers = self._signer.headers(message_id, int(time.time()), body)
-        await self._endpoint.post(body, {"content-type": "application/json", **headers})
+        await self._endpoint.post(body, {**content, **headers})
 
     async def _paused(self, seconds: float) -> bool:
         """Wait; False if told to stop."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event
+from cloudevents.core.v1.event import CloudEvent
 
 import pgqpy
 from pgqpy_consumers.webhook import EndpointGone, Signer, Webhook
@@ -116,6 +118,23 @@ def test_a_captured_row_says_which_table_changed_how(
     put({"a": 1})
     run(hook(body="data"))
     assert hooks.taken[1].body == b'{"a": 1}'
+
+
+def test_events_are_sent_as_cloudevents_in_both_content_modes(
+    conn: Connection, queue: str, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    given = CloudEvent({"type": "paid", "source": "/shop", "subject": "ü"}, b"\0")
+    for settings in ({"body": "cloudevents", "source": "/here"}, {"body": "cloudevents-binary"}):
+        pgqpy.Producer(queue).insert_event(conn, given)
+        put({"a": 1})
+        run(hook(**settings))
+    sent = [from_http_event(HTTPMessage(r.headers, r.body)) for r in hooks.taken]
+    assert [each.get_attributes() for each in sent[::2]] == [given.get_attributes()] * 2
+    # The library reads bytes without a type as text.
+    assert [each.get_data() for each in sent] == [b"\0", {"a": 1}, "\0", {"a": 1}]
+    assert [each.get_source() for each in sent[1::2]] == ["/here", f"pgq:{queue}"]
+    assert [each.get_type() for each in sent[1::2]] == ["order.paid"] * 2
+    assert hooks.taken[0].headers["content-type"] == "application/cloudevents+json"
 
 
 def test_a_key_that_fails_holds_back_itself_and_no_other(
