@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pgqpy.tasks import CurrentJob, Task
+from pgqpy.tasks import CurrentJob, Pushed, Task
 from pgqpy.tasks._connections import is_async
 from pgqpy.tasks._jobs.current import async_call, call
 
@@ -62,12 +62,16 @@ class _Eager:
         job = self._app.names[payload["task"]]
         bound = job.arguments.decode(payload["args"])
         current = CurrentJob(
-            task, self._conn, _middleware=self._app.middlewares, _timeout=job.timeout
+            task, self._conn, _middleware=self._app.middlewares, _timeout=job.default.seconds
         )
         if is_async(self._conn):
             return _then(task.id, async_call(current, job.function, *bound.args, **bound.kwargs))
         call(current, job.function, *bound.args, **bound.kwargs)
         return task.id
+
+    def push_unique(self, queue: str, payload: Any, **settings: Any) -> Any:
+        pushed = self.push(queue, payload, **settings)
+        return Pushed(pushed, True) if isinstance(pushed, int) else _pushed(pushed)
 
     def push_many(
         self,
@@ -88,6 +92,10 @@ class _Eager:
 async def _then(number: int, running: Awaitable[Any]) -> int:
     await running
     return number
+
+
+async def _pushed(running: Awaitable[int]) -> Pushed:
+    return Pushed(await running, True)
 
 
 async def _all(pushes: list[Awaitable[int]]) -> list[int]:

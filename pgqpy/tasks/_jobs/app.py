@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import psycopg
 
@@ -15,7 +15,7 @@ from pgqpy.errors import InvalidTask
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._jobs.current import Middleware
-from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R
+from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R, UniqueKey
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
 from pgqpy.tasks._jobs.periodic import every as interval_expression
 from pgqpy.tasks._jobs.worker import AppWorker
@@ -69,10 +69,14 @@ class TaskApp:
         priority: int = 0,
         lease: Duration | None = None,
         retry_policy: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        unique_key: Key = None,
+        unique_key: UniqueKey = None,
+        unique_while: Literal["waiting", "running"] = "waiting",
+        unique_for: Duration | None = None,
+        replace: bool = False,
         order_key: Key = None,
         limit_key: Key = None,
+        timeout: Duration | None = None,
+        max_attempts: int | None = None,
         transaction: bool = False,
     ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 
@@ -86,7 +90,6 @@ class TaskApp:
         queue: str | None = None,
         lease: Duration | None = None,
         retry_policy: RetryPolicy | None = None,
-        timeout: Duration | None = None,
         transaction: bool = False,
         **push: Any,
     ) -> Any:
@@ -95,11 +98,12 @@ class TaskApp:
         ``name`` is the job's name in the queue, so it must not change if the function is renamed;
         the default is the function's name. ``aliases`` are earlier names, for tasks that were
         pushed before it was renamed. The keys are texts, or functions that are called with the
-        job's arguments. A worker claims for the longest ``lease`` of its jobs, in seconds. An
-        attempt fails with `TaskTimeout` after ``timeout`` seconds: an async job is cancelled, a
-        sync one gets the error from its next call of ``current_job().check_cancelled()`` or
-        ``progress()``. With ``transaction`` the job is finished in the transaction of
-        ``current_job().conn``: its writes there happen exactly once.
+        job's arguments; the other options are described at `PushOptions`. A worker claims for the
+        longest ``lease`` of its jobs, in seconds. An attempt fails with `TaskTimeout` after
+        ``timeout`` seconds: an async job is cancelled, a sync one gets the error from its next
+        call of ``current_job().check_cancelled()`` or ``progress()``. With ``transaction`` the job
+        is finished in the transaction of ``current_job().conn``: its writes there happen exactly
+        once.
         """
 
         def make(function: Callable[..., Any]) -> Job[Any, Any]:
@@ -113,12 +117,10 @@ class TaskApp:
                     )
             if retry_policy is not None:
                 check_policy(retry_policy)
-            for what, given in (("lease", lease), ("timeout", timeout)):
-                if given is not None and interval(given, what) <= timedelta():
-                    raise InvalidTask(f"the {what} of {known} is {given!r}", hint="Give seconds.")
-            seconds = None if timeout is None else interval(timeout, "timeout").total_seconds()
+            if lease is not None and interval(lease, "lease") <= timedelta():
+                raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
-            job = Job(function, known, options, lease, retry_policy, seconds, transaction)
+            job = Job(function, known, options, lease, retry_policy, transaction)
             self.jobs[known] = job
             self.names |= dict.fromkeys(names, job)
             return job

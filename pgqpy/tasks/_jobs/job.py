@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from hashlib import sha256
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import psycopg
 
+from pgqpy._runtime.checks import COUNT
+from pgqpy._runtime.failure import interval
 from pgqpy.errors import InvalidTask
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
@@ -20,6 +25,7 @@ from pgqpy.tasks._jobs.current import Middleware
 from pgqpy.tasks._jobs.payload import Arguments
 from pgqpy.tasks._jobs.periodic import PeriodicTask
 from pgqpy.tasks._statements import Duration, headers_json, smallint
+from pgqpy.tasks._values import Pushed
 
 if TYPE_CHECKING:
     from pgqpy.tasks._connections import AsyncForeignConnection, ForeignConnection
@@ -29,13 +35,18 @@ R = TypeVar("R")
 
 #: A text, or a function of the job's arguments that returns one, or None for none.
 Key = str | Callable[..., str | None] | None
+#: True: the job's name and arguments.
+UniqueKey = Key | Literal[True]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`.
+    """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`, and for
+    ``unique_while``, ``unique_for`` and ``replace`` of `push_unique`.
 
-    ``limit_key`` is the key of limits per key: see `pgq_task.set_limits`.
+    ``unique_key=True`` is a key of the job's name and arguments. ``limit_key`` is the key of limits
+    per key: see `pgq_task.set_limits`. ``timeout`` is the seconds of an attempt; after
+    ``max_attempts`` of them, or when the retry policy or the queue says so, no other one is made.
     """
 
     queue: str
@@ -43,19 +54,47 @@ class PushOptions:
     delay: Duration | None = None
     priority: int = 0
     headers: Mapping[str, Any] | None = None
-    unique_key: Key = None
+    unique_key: UniqueKey = None
+    unique_while: Literal["waiting", "running"] = "waiting"
+    unique_for: Duration | None = None
+    replace: bool = False
     order_key: Key = None
     limit_key: Key = None
+    timeout: Duration | None = None
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        smallint(self.priority)
+        if self.timeout is not None and interval(self.timeout, "timeout") <= timedelta():
+            raise InvalidTask(f"the timeout is {self.timeout!r}", hint="Give seconds.")
+        if self.max_attempts is not None and not COUNT.test(self.max_attempts):
+            raise InvalidTask(
+                f"max_attempts is {self.max_attempts!r:.40}", hint="Give a whole number from 1 on."
+            )
+        unique = (self.unique_while, self.unique_for, self.replace) != ("waiting", None, False)
+        if unique and self.unique_key is None:
+            raise InvalidTask(
+                "unique_while, unique_for and replace need a unique_key",
+                hint="Give a key, or True for one of the job's name and arguments.",
+            )
+
+    @property
+    def seconds(self) -> float | None:
+        """The timeout in seconds."""
+        return None if self.timeout is None else interval(self.timeout, "timeout").total_seconds()
 
 
 class Push(Generic[P]):
     """A function's name and arguments, with the options of a push."""
 
-    def __init__(self, name: str, arguments: Arguments, options: PushOptions) -> None:
-        smallint(options.priority)
+    def __init__(
+        self, name: str, arguments: Arguments, options: PushOptions, own: PushOptions | None = None
+    ) -> None:
+        """``own`` are the job's options, which its workers know."""
         self.name = name
         self.arguments = arguments
         self.default = options
+        self._own = options if own is None else own
 
     @overload
     def push(
@@ -84,7 +123,7 @@ class Push(Generic[P]):
         function does not take, InvalidPayload for those that do not fit its annotations.
         """
         payload, settings = self.task(args, kwargs)
-        pushed: int | Awaitable[int] = _tasks(conn).push(self.default.queue, payload, **settings)
+        pushed: int | Awaitable[int] = _push(_tasks(conn), self.default.queue, payload, settings)
         return pushed
 
     def push_many(
@@ -112,7 +151,7 @@ class Push(Generic[P]):
         elif is_async(conn):
             ids = _push_each(client, self.default.queue, tasks)
         else:
-            ids = [client.push(self.default.queue, payload, **each) for payload, each in tasks]
+            ids = [_push(client, self.default.queue, payload, each) for payload, each in tasks]
         return ids
 
     def task(
@@ -120,20 +159,40 @@ class Push(Generic[P]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the payload, and the other arguments of `Tasks.push`."""
         options = self.default
-        payload = {"task": self.name, "args": self.arguments.encode(args, kwargs)}
+        encoded = self.arguments.encode(args, kwargs)
         headers_json(options.headers)
         headers = dict(options.headers or {})
         limit_key = _key(options.limit_key, "limit_key", args, kwargs)
         if limit_key is not None:
             headers["limit_key"] = limit_key
-        return payload, {
+        # Workers know the job's own.
+        if options.timeout != self._own.timeout:
+            headers["timeout"] = options.seconds
+        if options.max_attempts != self._own.max_attempts:
+            headers["max_attempts"] = options.max_attempts
+        settings = {
             "at": options.at,
             "delay": options.delay,
             "priority": options.priority,
             "headers": headers or None,
-            "unique_key": _key(options.unique_key, "unique_key", args, kwargs),
+            "unique_key": self._unique_key(encoded, args, kwargs),
             "order_key": _key(options.order_key, "order_key", args, kwargs),
         }
+        if settings["unique_key"] is not None:
+            settings |= {
+                name: getattr(options, name)
+                for name in _UNIQUE
+                if getattr(options, name) != getattr(_NONE, name)
+            }
+        return {"task": self.name, "args": encoded}, settings
+
+    def _unique_key(
+        self, encoded: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str | None:
+        if self.default.unique_key is not True:
+            return _key(self.default.unique_key, "unique_key", args, kwargs)
+        text = json.dumps([self.name, encoded], sort_keys=True)
+        return f"{self.name} {sha256(text.encode()).hexdigest()[:32]}"
 
 
 class Job(Push[P], Generic[P, R]):
@@ -149,7 +208,6 @@ class Job(Push[P], Generic[P, R]):
         options: PushOptions,
         lease: Duration | None,
         retry_policy: RetryPolicy | None,
-        timeout: float | None,
         transaction: bool,
     ) -> None:
         update_wrapper(self, function)
@@ -157,7 +215,6 @@ class Job(Push[P], Generic[P, R]):
         self.function = function
         self.lease = lease
         self.retry_policy = retry_policy
-        self.timeout = timeout
         self.transaction = transaction
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -176,7 +233,7 @@ class Job(Push[P], Generic[P, R]):
                 f"{self.name}.options(): {error}",
                 hint=f"There are {', '.join(PushOptions.__slots__)}.",
             ) from None
-        return Push(self.name, self.arguments, changed)
+        return Push(self.name, self.arguments, changed, self.default)
 
 
 class Jobs(Protocol):
@@ -194,8 +251,25 @@ class Jobs(Protocol):
     def periodic_tasks(self) -> list[PeriodicTask]: ...
 
 
+#: The options with which a push is one of `push_unique`.
+_UNIQUE = ("unique_while", "unique_for", "replace")
+_NONE = PushOptions(queue="")
+
+
+def _push(client: Any, queue: str, payload: Any, settings: dict[str, Any]) -> Any:
+    """Push; return the id, or what gives it if it is awaited."""
+    if not settings.keys().isdisjoint(_UNIQUE):
+        pushed = client.push_unique(queue, payload, **settings)
+        return _id(pushed) if isawaitable(pushed) else pushed.id
+    return client.push(queue, payload, **settings)
+
+
+async def _id(pushed: Awaitable[Pushed]) -> int:
+    return (await pushed).id
+
+
 async def _push_each(client: Any, queue: str, tasks: list[Any]) -> list[int]:
-    return [await client.push(queue, payload, **each) for payload, each in tasks]
+    return [await _push(client, queue, payload, each) for payload, each in tasks]
 
 
 def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

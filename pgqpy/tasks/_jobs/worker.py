@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from pgqpy._runtime.failure import interval
 from pgqpy.connection import Connection
@@ -74,9 +74,14 @@ class AppWorker(TaskWorker):
 
     def policy_of(self, task: Task) -> RetryPolicy:
         job = self.app.names.get(_name(task))
-        if job is None or job.retry_policy is None:
-            return super().policy_of(task)
-        return job.retry_policy
+        policy = super().policy_of(task)
+        if job is None:
+            return policy
+        policy = job.retry_policy or policy
+        most = _option(task, job, "max_attempts")
+        if most is None:
+            return policy
+        return lambda attempt, error: None if attempt >= most else policy(attempt, error)
 
     def encode_result(self, value: Any) -> str | None:
         return None if value is None else encode_result(value)
@@ -104,7 +109,7 @@ class AppWorker(TaskWorker):
             task,
             conn if job.transaction else None,
             _middleware=self.app.middlewares,
-            _timeout=job.timeout,
+            _timeout=_option(task, job, "timeout"),
             _stopping=lambda: self.stopping,
         )
         assert self._heartbeat is not None
@@ -122,6 +127,13 @@ class AppWorker(TaskWorker):
             )
             raise Retry(_UNKNOWN)
         return job
+
+
+def _option(task: Task, job: Job[Any, Any], name: Literal["timeout", "max_attempts"]) -> Any:
+    """Return an option of this push, or else of the job."""
+    own = job.default.seconds if name == "timeout" else job.default.max_attempts
+    given = (task.headers or {}).get(name, own)
+    return given if given is None or (isinstance(given, int | float) and given > 0) else own
 
 
 def _name(task: Task) -> str:

@@ -360,10 +360,68 @@ def test_an_attempt_ends_after_its_timeout(
     assert reasons == [late, late, "TimeoutError: mine"]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, timedelta()])
-def test_a_timeout_is_positive(app: TaskApp, timeout: Any) -> None:
-    with pytest.raises(InvalidTask, match="Give seconds"):
-        app.task(timeout=timeout)(lambda: None)
+def test_a_push_has_its_own_timeout_and_attempts(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    @app.task(timeout=PATIENCE, max_attempts=2)
+    async def job(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        raise ZeroDivisionError
+
+    job.push(conn, 0)
+    job.options(timeout=0.02, max_attempts=1).push(conn, PATIENCE)
+    # What psql may have written does not count.
+    ops.push(conn, QUEUE, {"task": "job", "args": {"seconds": 0}}, headers={"max_attempts": "x"})
+    work()
+    failed = "select headers ->> 'attempts' as n, headers ->> 'reason' as e from pgq_task.tasks"
+    found = [(row["n"], row["e"].split()[0].rstrip(":")) for row in ops.rows(conn, failed)]
+    assert sorted(found) == [
+        ("1", "TaskTimeout"),
+        ("2", "ZeroDivisionError"),
+        ("2", "ZeroDivisionError"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": timedelta()},
+        {"max_attempts": 0},
+        {"max_attempts": "3"},
+        {"unique_while": "running"},
+        {"unique_for": 60},
+        {"replace": True},
+    ],
+)
+def test_options_that_cannot_work_are_refused(app: TaskApp, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTask, match="Give "):
+        app.task(**options)(lambda: None)
+
+
+def test_jobs_are_unique_by_arguments_state_and_period(app: TaskApp, conn: Connection) -> None:
+    @app.task(unique_key=True)
+    def by_arguments(one: int, two: int = 2) -> None: ...
+
+    @app.task(unique_key=True, unique_for=60)
+    def by_period(one: int) -> None: ...
+
+    @app.task(unique_key="search", replace=True)
+    def newest(one: int) -> None: ...
+
+    first = by_arguments.push(conn, 1)
+    assert by_arguments.push(conn, one=1) == first != by_arguments.push(conn, 2)
+    assert by_arguments.push_many(conn, [{"one": 1}, {"one": 1}]) == [first, first]
+    Tasks(conn, "w").claim(QUEUE, max_tasks=9)
+    assert by_arguments.options(unique_while="running").push(conn, 1) == first
+    assert by_arguments.push(conn, 1) != first
+    once = by_period.push(conn, 1)
+    conn.execute("delete from pgq_task.task where id = %s", [once])
+    assert by_period.push(conn, 1) == once
+    replaced = newest.push(conn, 1)
+    assert newest.push(conn, 2) == replaced
+    assert task_of(conn, replaced)["payload"]["args"] == {"one": 2}
 
 
 def test_a_job_sees_that_its_worker_stops(app: TaskApp, conn: Connection, dsn: str) -> None:
