@@ -90,6 +90,7 @@ class TaskQueueInfo:
     paused: datetime | None
     restricted: bool
     lease: timedelta
+    time_limit: timedelta | None
     max_attempts: int | None
     error_queue: str | None
     keep: timedelta

@@ -30,6 +30,7 @@ from pgqpy.tasks import TaskQueueInfo, Tasks
 #: The parameters of pgq_task.set_queue_config(), in the order of their display.
 PARAMETERS = {
     "lease": "how long a claim holds",
+    "time_limit": "an attempt loses its lease then (null: never)",
     "max_attempts": "then a task goes to the error queue (null: never)",
     "error_queue": "its name (null: the queue's, with .failed)",
     "keep": "how long finished tasks are kept (0: not at all)",

@@ -22,8 +22,8 @@ select s.id, s.version, q.queue_name as queue, s.priority, s.status, s.at, s.cla
 
 create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000)
 returns table (
-    queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, max_attempts int4,
-    error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
+    queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, time_limit interval,
+    max_attempts int4, error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
     held bigint, stopped bigint, highest_attempts int4, oldest timestamptz, next_time timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -34,8 +34,8 @@ as $$
 --      queue               - name of a queue, null for all
 --      max_count           - maximum number to count; null for all
 -- Returns:
---      queue_name, created, paused (start of the pause; null if not paused), restricted, lease, max_attempts,
---      error_queue, keep
+--      queue_name, created, paused (start of the pause; null if not paused), restricted, lease, time_limit,
+--      max_attempts, error_queue, keep
 --      total               - tasks; estimated from PostgreSQL's statistics if not exact
 --      exact               - false if there are more than were counted; then the following are at least that many
 --      available           - tasks that can be claimed now
@@ -132,6 +132,7 @@ begin
         paused := q.queue_paused;
         restricted := q.queue_restricted;
         lease := q.queue_lease;
+        time_limit := q.queue_time_limit;
         max_attempts := q.queue_max_attempts;
         error_queue := coalesce(q.queue_error_queue, q.queue_name || '.failed');
         keep := q.queue_keep;

@@ -229,6 +229,7 @@ as $$
 -- Sets one parameter of a task queue.
 -- Parameters:
 --      param   - lease         default duration of a lease
+--                time_limit    duration of an attempt after which its lease is renewed no more; null: none
 --                max_attempts  attempts after which a task goes to the error queue; null: no limit for those that
 --                              fail, and 5 for workers in a row that are lost with the task
 --                error_queue   name of the error queue; null: <queue>.failed
@@ -237,7 +238,7 @@ as $$
 -- Returns: 1
 -- Errors: PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
 declare
-    params  constant text[] := '{lease,max_attempts,error_queue,keep}';
+    params  constant text[] := '{lease,time_limit,max_attempts,error_queue,keep}';
     q       pgq_task.queue;
 begin
     if param is null or param <> all (params) then
@@ -254,7 +255,7 @@ begin
     if q.queue_id is null then
         perform pgq_task._raise_queue_not_found(queue);
     end if;
-    perform pgq_task._require_lease(q.queue_lease);
+    perform pgq_task._require_lease(q.queue_lease), pgq_task._require_lease(q.queue_time_limit, 'a time limit');
     if q.queue_max_attempts < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
     elsif q.queue_keep < interval '0' or q.queue_keep > interval '10 years' then

@@ -6,6 +6,8 @@ create table pgq_task.queue (
     queue_paused        timestamptz,
     -- default duration of a lease
     queue_lease         interval        not null default '30 seconds',
+    -- Maximum duration of an attempt: leases end with it. Null: as long as they are renewed.
+    queue_time_limit    interval,
     -- Number of attempts after which a task goes to the error queue; null: never.
     queue_max_attempts  int4,
     queue_error_queue   text,

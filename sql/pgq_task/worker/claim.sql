@@ -46,7 +46,7 @@ begin
     for l in
         select u.queue_name, q.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_paused, q.queue_restricted, q.queue_limited,
                q.queue_claimed,
-               coalesce(claim.lease, q.queue_lease) as lease, q.queue_max_attempts as max_attempts
+               least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
           from unnest(queues) u (queue_name)
           left join pgq_task.queue q using (queue_name)
           left join pgq_task.lane n using (queue_id)
@@ -168,14 +168,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._require_lease(i_lease interval)
+create or replace function pgq_task._require_lease(i_lease interval, i_what text default 'a lease')
 returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a lease is null, or positive and no longer than 10 years.
 begin
     if i_lease <= interval '0' or i_lease > interval '10 years' then
-        perform pgq_task._raise_invalid(format('a lease of %s', i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');
+        perform pgq_task._raise_invalid(format('%s of %s', i_what, i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');
     end if;
 end;
 $$;

@@ -105,7 +105,7 @@ returns table (id bigint, version int4, lease_until timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- Renews the leases of tasks: they begin again.
+-- Renews the leases of tasks: they begin again. They end with the queue's time_limit, counted from the claim.
 -- Parameters:
 --      lease       - duration from now; null for that of the queue's settings
 -- Returns: the tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases.
@@ -121,12 +121,13 @@ begin
     perform pgq_task._require_lease(renew.lease);
     return query
         with mine as materialized (
-            select t.id, v_now + coalesce(renew.lease, q.queue_lease) as lease
+            select t.id, least(v_now + coalesce(renew.lease, q.queue_lease), t.last_attempt + q.queue_time_limit) as lease
               from unnest(ids, versions) r (id, version)
               join pgq_task.task t on t.id = r.id and t.version = r.version
               join pgq_task.queue q
                 on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
              where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
+               and (q.queue_time_limit is null or t.last_attempt + q.queue_time_limit > v_now)
                for no key update of t skip locked),
         renewed as (
             update pgq_task.task t
@@ -139,7 +140,9 @@ begin
         select t.id, t.version, t.lease
           from unnest(ids, versions) r (id, version)
           join pgq_task.task t on t.id = r.id and t.version = r.version
+          join pgq_task.queue q on q.queue_id = t.queue_id + 0
          where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
+           and (q.queue_time_limit is null or t.last_attempt + q.queue_time_limit > v_now)
            and t.id not in (select m.id from mine m);
 end;
 $$;
@@ -241,7 +244,7 @@ begin
         perform pgq_task._require_lease(lease);
     end if;
     select q.queue_id, q.queue_name, q.queue_claimed, q.queue_finished, n.priority, n.lane_ahead, n.lane_low,
-           v_now + coalesce(finish_and_claim.lease, q.queue_lease) as lease, q.queue_max_attempts as max_attempts
+           v_now + least(coalesce(finish_and_claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
       into l
       from pgq_task.queue q
       join pgq_task.lane n using (queue_id)

@@ -43,6 +43,7 @@ def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
     assert cli.ok("task", "create", "mails") == "task queue mails exists already\n"
     assert cli.json("task", "config", "mails") == {
         "lease": 300.0,
+        "time_limit": None,
         "max_attempts": 8,
         "error_queue": "mails.failed",
         "keep": 0.0,

@@ -233,6 +233,7 @@ SAID: list[tuple[str, str]] = [
     (SETTING + "'lease', '11 years')", "a lease of"),
     (SETTING + "'lease', '0')", "more than 0 and at most 10 years"),
     ("claim(array['q'], 'me', '11 years')", "more than 0 and at most 10 years"),
+    (SETTING + "'time_limit', '0')", "a time limit of 00:00:00"),
     (SETTING + "'max_attempts', '0')", "a limit of 0 attempts"),
     (SETTING + "'max_attempts', 'many')", "max_attempts cannot be 'many'"),
     (SETTING + "'keep', '-1 day')", "cannot be kept for"),

@@ -197,6 +197,30 @@ def test_a_task_locked_by_its_transaction_is_not_lost(tasks: Tasks, connect: Con
     assert tasks.renew([first]) == []
 
 
+def test_no_lease_goes_past_the_time_limit_of_the_queue(tasks: Tasks, connect: Connect) -> None:
+    tasks.set_config("work", "time_limit", "1 hour")
+    tasks.push_many("work", ["a", "b", "c"])
+    first, second = tasks.try_claim("work", max_tasks=2, lease=7200, random=False)
+    third = tasks.finish_and_claim(second, lease=7200)
+    assert third is not None
+    (renewed,) = tasks.renew([first], lease=7200)
+    hour = timedelta(hours=1)
+    for task in (first, renewed, third):
+        began = tasks.conn.execute(
+            "select last_attempt from pgq_task.task where id = %s", [task.id]
+        )
+        assert began.fetchall() == [(task.lease - hour,)]
+    (first,) = tasks.renew([renewed])
+    assert first.lease < renewed.lease
+    tasks.conn.execute("update pgq_task.task set last_attempt = last_attempt - interval '1 hour'")
+    # A transaction of its own that has locked it does not keep it, either.
+    finishing = connect(autocommit=False)
+    finishing.execute("select from pgq_task.task for update")
+    assert tasks.renew([first]) == []
+    finishing.rollback()
+    assert tasks.renew([first]) == []
+
+
 def test_queues_and_tasks_are_listed_and_changed(tasks: Tasks) -> None:
     assert not tasks.create_queue("work")
     assert tasks.is_empty("work")

@@ -159,6 +159,8 @@ def test_settings_can_be_changed(conn: Connection) -> None:
     change = "select pgq_task.set_queue_config(%s, %s, %s)"
     for param, value, stored in (
         ("lease", "90 seconds", timedelta(seconds=90)),
+        ("time_limit", "1 hour", timedelta(hours=1)),
+        ("time_limit", None, None),
         ("max_attempts", "3", 3),
         ("max_attempts", None, None),
         ("error_queue", "broken", "broken"),

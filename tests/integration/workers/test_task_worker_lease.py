@@ -99,6 +99,27 @@ def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tas
     assert (worker.lost, worker.finished) == ([{"data": "x"}], 0)
 
 
+def test_a_task_that_is_stuck_ends_at_the_time_limit_of_its_queue(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    """Its worker renews its lease in vain, and works on."""
+    tasks.set_config("work", "time_limit", "0.4 s")
+    tasks.set_config("work", "max_attempts", 2)
+    attempts: list[int] = []
+    ended: list[str] = []
+
+    async def handle(task: Task) -> None:
+        attempts.append(task.attempts)
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            ended.append("cancelled")
+
+    tasks.push("work", 1)
+    run_until_empty(AsyncTaskWorker(dsn, "work", handle, lease=0.3))
+    assert (attempts, ended) == ([1, 2], ["cancelled"] * 2)
+
+
 def test_a_batch_goes_on_without_a_lost_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
     class Robbed(Batches):
         def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any] | None:
