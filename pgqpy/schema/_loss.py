@@ -57,7 +57,7 @@ OURS = re.compile(
         | (tick|position|moved)_[01]                                    # bookkeeping
         | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
         | restricted_queue | queue_grant                                # rights on queues
-        | stream_writer | ticker_failure | consumer_failure
+        | limit_log | stream_writer | ticker_failure | consumer_failure
         | consumer                                                      # only names
         | consumer_group | group_member | group_partition | parked_key  # goes with subscriptions
         | counted_table | row_count_log                                 # can be counted again

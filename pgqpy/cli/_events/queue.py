@@ -39,7 +39,7 @@ PARAMETERS = {
     "ticker_idle_period": "a tick after this time, also without events",
     "ticker_paused": "no ticks at all",
     "external_ticker": "ticks come from another program",
-    "rotation_period": "time between switches of event tables (null: never)",
+    "rotation_period": "time between switches of event tables",
     "disable_insert": "the queue refuses events",
     "per_tx_limit": "most events of one transaction (null: any)",
     "key_window": "time for which keys are remembered (null: no keys)",

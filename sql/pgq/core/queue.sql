@@ -26,7 +26,7 @@ as $$
 declare
     id          int4;
     prefix      text;
-    slot_seq    text;
+    names       text[];
     seq         text;
     q           pgq.queue;
     spare       pgq.spare_slots;
@@ -54,9 +54,8 @@ begin
     q.queue_name := i_queue_name;
     q.queue_data_pfx := prefix;
     q.queue_restricted := exists (select from pgq.restricted_queue r where r.queue_name = i_queue_name);
-    q.queue_event_seq := pgq._event_seq_name(q);
-    slot_seq := case when octet_length(i_queue_name) < 60 then format('pgq_slots.%I', i_queue_name) else prefix || '_slot_seq' end;
-    foreach seq in array array[q.queue_event_seq, slot_seq] loop
+    names := pgq._sequence_names(q);
+    foreach seq in array names loop
         -- The schema pgq may have been dropped without the others.
         if to_regclass(seq) is not null then
             execute format('drop sequence %s cascade', seq);
@@ -67,8 +66,8 @@ begin
 
     insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq, queue_restricted,
                            queue_slot0, queue_slot_seq, queue_event_seq_id, queue_tick_seq_id)
-    values (id, i_queue_name, prefix, q.queue_event_seq, prefix || '_tick_seq', q.queue_restricted,
-            - id, slot_seq::regclass, q.queue_event_seq::regclass, (prefix || '_tick_seq')::regclass)
+    values (id, i_queue_name, prefix, names[1], prefix || '_tick_seq', q.queue_restricted,
+            - id, names[2]::regclass, names[1]::regclass, (prefix || '_tick_seq')::regclass)
     returning * into q;
 
     delete from pgq.spare_slots
@@ -259,6 +258,9 @@ begin
     delete from pgq.queue where queue_id = q.queue_id;
     perform pgq._notify_consumers(q.queue_id);
     execute format('drop sequence %s, %s, %s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq);
+    if to_regclass(format('pgq_slots.%I', x_queue_name)) is not null then
+        execute format('drop sequence pgq_slots.%I', x_queue_name);
+    end if;
     return 1;
 end;
 $$;

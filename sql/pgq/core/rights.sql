@@ -239,7 +239,7 @@ begin
     q.queue_restricted := restricted;
     update pgq.queue
        set queue_restricted = restrict_queue.restricted,
-           queue_event_seq = pgq._event_seq_name(q)
+           queue_event_seq = (pgq._sequence_names(q))[1]
      where queue_id = q.queue_id
     returning * into q;
     if restricted then
@@ -247,42 +247,49 @@ begin
     else
         delete from pgq.restricted_queue r where r.queue_name = queue;
     end if;
-    perform pgq._rename_event_seq(q), pgq._apply_rights(q.queue_id);
+    perform pgq._rename_sequences(q), pgq._apply_rights(q.queue_id);
 end;
 $$;
 
-create or replace function pgq._event_seq_name(q pgq.queue)
-returns text
+create or replace function pgq._sequence_names(q pgq.queue)
+returns text[]
 language plpgsql stable
 as $$
--- Returns the name that the sequence of a queue's event ids has to have. pgq.insert_event(7) finds those in pgq_ids. It
--- must not find that of a restricted queue, or of one whose name PostgreSQL would truncate, so that two might become the
--- same: then pgq._insert_event_slowly(7) finds the queue, and checks.
+-- Returns the names that the sequences of a queue's event ids and of its slots have to have. pgq.insert_event(7) finds
+-- those in pgq_ids and pgq_slots. It must not find those of a restricted queue, or of one whose name PostgreSQL would
+-- truncate, so that two might become the same: then pgq._insert_event_slowly(7) finds the queue, and checks.
 begin
-    return case when q.queue_restricted or pg_catalog.octet_length(q.queue_name) >= 60 then q.queue_data_pfx || '_id_seq'
-                else pg_catalog.format('pgq_ids.%I', q.queue_name) end;
+    return case when q.queue_restricted or pg_catalog.octet_length(q.queue_name) >= 60
+                then array[q.queue_data_pfx || '_id_seq', q.queue_data_pfx || '_slot_seq']
+                else array[pg_catalog.format('pgq_ids.%I', q.queue_name), pg_catalog.format('pgq_slots.%I', q.queue_name)] end;
 end;
 $$;
 
-create or replace function pgq._rename_event_seq(q pgq.queue)
+create or replace function pgq._rename_sequences(q pgq.queue)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The ticker waits behind this.
 set lock_timeout = '100ms'
 as $$
--- Gives the sequence of a queue's event ids the name in queue_event_seq.
+-- Gives a queue's sequences the names that they have to have.
 declare
-    v_from  constant text := q.queue_event_seq_id;
-    v_to    constant text[] := parse_ident(q.queue_event_seq);
-    -- No queue's name is as long, so no sequence has this name.
-    v_over  constant text := rpad('event_seq_' || q.queue_id, 62, '_');
+    v_names constant text[] := pgq._sequence_names(q);
+    v_seq   constant regclass[] := array[q.queue_event_seq_id, q.queue_slot_seq];
+    -- No queue's name is as long, so no sequence has these names.
+    v_open  constant text := format('pgq_slots.%I', q.queue_name);
+    v_over  constant text[] := array[rpad('event_seq_' || q.queue_id, 62, '_'), rpad('slot_seq_' || q.queue_id, 62, '_')];
 begin
-    if to_regclass(q.queue_event_seq) = q.queue_event_seq_id then
+    if to_regclass(v_names[1]) = v_seq[1] then
         return;
     end if;
     for attempt in 1 .. 50 loop
         begin
-            execute format('alter sequence %s rename to %I', v_from, v_over);
+            -- In the order of producers.
+            execute format('alter sequence %s rename to %I', v_seq[1], v_over[1]);
+            execute format('alter sequence %s rename to %I', v_seq[2], v_over[2]);
+            if to_regclass(v_open) is not null then
+                execute format('drop sequence %s', v_open);
+            end if;
             exit;
         exception when lock_not_available then
             if attempt = 50 then
@@ -293,8 +300,15 @@ begin
             perform pg_sleep(0.1);
         end;
     end loop;
-    execute format('alter sequence %s set schema %I', q.queue_event_seq_id, v_to[1]);
-    execute format('alter sequence %s rename to %I', q.queue_event_seq_id, v_to[2]);
+    for n in 1 .. 2 loop
+        execute format('alter sequence %s set schema %I', v_seq[n], (parse_ident(v_names[n]))[1]);
+        execute format('alter sequence %s rename to %I', v_seq[n], (parse_ident(v_names[n]))[2]);
+    end loop;
+    if q.queue_restricted then
+        -- For those that wait in pgq.insert_event(7) and have found the event sequence already: a state with no tag.
+        execute format('create sequence %s minvalue 0', v_open);
+        perform setval(v_open, q.queue_slot0);
+    end if;
 end;
 $$;
 

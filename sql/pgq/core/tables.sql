@@ -39,9 +39,8 @@ create table pgq.queue (
     queue_rotations             bigint          not null default 0,
     -- queue_switch_step2 of the rotation before the last one
     queue_previous_step2        bigint          not null default txid_current(),
-    -- The slot that producers write to: pgq_slots.<queue>, see slot_state.sql.
+    -- The slot that producers write to, see slot_state.sql.
     queue_slot_seq              regclass        not null,
-    -- pgq_ids.<queue>, or pgq.event_<id>_id_seq if pgq.insert_event(7) must not find it by the queue's name
     queue_event_seq_id          regclass        not null,
     queue_tick_seq_id           regclass        not null,
     -- The oldest tick after which no event has been truncated.

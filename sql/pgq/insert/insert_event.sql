@@ -14,14 +14,23 @@ as $$
 --      event_seq       - sequence for ev_id
 declare
     q       pgq.queue;
-    counter text;
     total   bigint;
 begin
     perform pgq._check_native_txid();
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
+    for attempt in 1 .. 2 loop
+        select * into q from pgq.queue where queue_name = i_queue_name;
+        if not found then
+            perform pgq._raise_queue_not_found(i_queue_name);
+        end if;
+        -- This may wait for pgq.restrict_queue(2), as the next event id would. Then look again.
+        total := pg_sequence_last_value(q.queue_event_seq_id);
+        exit when i_is_allowed or to_regclass(q.queue_event_seq) = q.queue_event_seq_id;
+        if attempt = 2 then -- with the snapshot of before
+            raise exception using errcode = 'serialization_failure',
+                message = format('queue %L was restricted, or opened, after this transaction began', i_queue_name),
+                hint = 'Run the transaction again.';
+        end if;
+    end loop;
     if q.queue_restricted and not i_is_allowed then
         perform pgq._require_right(q.queue_id, '{insert}');
     end if;
@@ -34,15 +43,16 @@ begin
                    'or set queue_disable_insert to false in pgq.queue.';
     end if;
 
-    if q.queue_per_tx_limit is not null then
-        counter := 'pgq.tx_events_' || q.queue_id;
-        total := coalesce(nullif(current_setting(counter, true), ''), '0')::bigint + i_count;
+    if q.queue_per_tx_limit is not null and i_count > 0 then
+        total := i_count + coalesce((select l.ll_events from pgq.limit_log l
+                                      where l.ll_txid = txid_current() and l.ll_queue = q.queue_id
+                                      order by l.ll_events desc limit 1), 0);
         if total > q.queue_per_tx_limit then
             raise exception using errcode = 'PQ010',
                 message = format('more than %s events in one transaction for queue %L', q.queue_per_tx_limit, i_queue_name),
                 hint = 'Commit more often, or raise the limit with pgq.set_queue_config(queue, ''per_tx_limit'', n).';
         end if;
-        perform set_config(counter, total::text, true);
+        insert into pgq.limit_log (ll_txid, ll_queue, ll_events) values (txid_current(), q.queue_id, total);
     end if;
 
     if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
@@ -146,9 +156,10 @@ declare
     v_id    bigint;
 begin
     -- The order matters. The transaction id comes before the event id: a tick that counts an event knows which
-    -- transactions may have drawn it. The slot comes last, for two reasons. A session that guards a queue looks
-    -- afterwards whether the queue has new ids. And a transaction with a higher id than the one that a rotation has
-    -- drawn writes into the new table, so that batches can skip the old one.
+    -- transactions may have drawn it. The slot comes last, for three reasons. A session that guards a queue looks
+    -- afterwards whether the queue has new ids. A transaction with a higher id than the one that a rotation has
+    -- drawn writes into the new table, so that batches can skip the old one. And if the id had to wait for
+    -- pgq.restrict_queue(2), the name is that of another sequence now, whose number leads to a check.
     v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
     if v_id is null then
@@ -240,6 +251,9 @@ as $$
 -- Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the ticker,
 -- and inserts the event into the current table. The row itself is stored too, as one that is done: without it the
 -- caller's INSERT would count and return nothing. pgq.maint_guards() removes it.
+declare
+    -- The slot is from a state without a tag: pgq.insert_event(7) had to wait until the queue was restricted.
+    v_waited constant boolean := new.ev_slot + pgq._cluster_tag()::bigint < 262144;
 begin
     if new.ev_txid = 0 then
         return new; -- from a dump
@@ -249,8 +263,8 @@ begin
     select new.ev_txid, new.ev_id, new.ev_time, new.ev_owner, new.ev_retry,
            new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4,
            case when q.queue_disable_insert or q.queue_per_tx_limit is not null
-                     or txid_current() < pg_sequence_last_value('pgq.txid_high_seq')
-                then (pgq._write_target(q.queue_name, i_is_allowed => true)).ev_slot
+                     or txid_current() < pg_sequence_last_value('pgq.txid_high_seq') or v_waited
+                then (pgq._write_target(q.queue_name, i_is_allowed => not v_waited)).ev_slot
                 else pgq._state_slot(q.queue_slot_seq) end
       from pgq.queue q
      where q.queue_slot0 = new.ev_slot & 262128;
@@ -271,11 +285,11 @@ create or replace function pgq.maint_guards()
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Empties the tables behind pgq._insert_guarded(), unless a transaction uses them now.
+-- Empties the tables that only the transactions need that insert into guarded queues, unless one uses them now.
 -- Returns: 0, for maintenance does not call it again.
 begin
-    lock table pgq.event_guard_0, pgq.event_guard_1 in access exclusive mode nowait;
-    truncate pgq.event_guard_0, pgq.event_guard_1;
+    lock table pgq.event_guard_0, pgq.event_guard_1, pgq.limit_log in access exclusive mode nowait;
+    truncate pgq.event_guard_0, pgq.event_guard_1, pgq.limit_log;
     return 0;
 exception when lock_not_available then
     return 0;

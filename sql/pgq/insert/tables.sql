@@ -1,3 +1,12 @@
+-- The number of events that a transaction has inserted into a queue with a per_tx_limit, after each of its inserts. A
+-- row would be rewritten as often; and what a savepoint takes back is gone. pgq.maint_guards() removes them.
+create unlogged table pgq.limit_log (
+    ll_txid     bigint  not null,
+    ll_queue    int4    not null,
+    ll_events   bigint  not null
+) with (autovacuum_enabled = off);
+create index limit_log_idx on pgq.limit_log (ll_txid, ll_queue, ll_events);
+
 -- Streams that write into queues in numbered batches. A stream sends the same number again if it does not know whether
 -- the batch was written.
 

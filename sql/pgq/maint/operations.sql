@@ -248,7 +248,7 @@ begin
 
     return query
     select 'pgq.maint_guards', null::text
-     where pg_relation_size('pgq.event_guard_0') + pg_relation_size('pgq.event_guard_1') > 0;
+     where pg_relation_size('pgq.event_guard_0') + pg_relation_size('pgq.event_guard_1') + pg_relation_size('pgq.limit_log') > 0;
 
     return query
     select 'pgq.maint_staging', null::text

@@ -16,7 +16,7 @@ from psycopg import errors
 
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 from tests.fixtures.pages import text_of
 
 Q, OPEN = "closed", "open"
@@ -449,6 +449,36 @@ def test_restricting_waits_for_transactions_that_have_inserted(
     conn.execute("select pgq.restrict_queue('closed')")
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["insert_event('closed', 't', 'x')", "insert_events('closed', '{t}', '{x}')"],
+)
+def test_an_insert_that_waits_for_the_restriction_takes_the_right(
+    connect: Connect, session_of: Callable[[str], Connection], calls: Calls, call: str
+) -> None:
+    admin = connect(autocommit=False)
+    for name, snapshot, sqlstate in (
+        ("member", "read committed", "42501"),
+        ("inserts", "read committed", None),
+        ("inserts", "repeatable read", "40001"),
+    ):
+        admin.execute("select pgq.restrict_queue('closed', false)")
+        admin.commit()
+        session = session_of(name)
+        session.execute(f"begin isolation level {snapshot}".encode())
+        session.execute("select from pgq.queue")
+        admin.execute("select pgq.restrict_queue('closed')")
+        done = calls.blocked(ops.value, session, f"select pgq.{call}")
+        admin.commit()
+        if sqlstate is None:
+            assert done.result()
+        else:
+            with pytest.raises(psycopg.Error) as caught:
+                done.result()
+            assert caught.value.sqlstate == sqlstate
+        session.rollback()
+
+
 def test_rights_stay_when_a_queue_is_dropped_and_created(
     conn: Connection, session_of: Callable[[str], Connection]
 ) -> None:
@@ -490,6 +520,7 @@ def test_queues_of_any_name_can_be_restricted(conn: Connection, name: str) -> No
             conn, "select to_regclass('pgq_ids.' || quote_ident(%s)) is not null", name
         )
     conn.execute("select pgq.drop_queue(%s)", [name])
+    assert ops.value(conn, "select to_regclass('pgq_slots.' || quote_ident(%s))", name) is None
 
 
 def test_a_consumer_acts_on_no_other(

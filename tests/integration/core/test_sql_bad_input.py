@@ -191,7 +191,14 @@ def test_the_limit_of_a_transaction_is_kept(conn: Connection, connect: Connect, 
         ops.insert(producer, queue, f"event {number}")
     with ops.refused("PQ010"), producer.transaction():
         producer.execute("select pgq.insert_events(%s, array['a', 'b'], array['x', 'y'])", [queue])
-    ops.insert(producer, queue, "event 2")
+    # No setting of the session changes the count, and a savepoint takes back what it counted.
+    producer.execute("select set_config('pgq.tx_events_1', '0', true)")
+    with producer.transaction(force_rollback=True):
+        ops.insert(producer, queue, "taken back")
+    relation = f"insert into {ops.value(conn, 'select pgq.queue_relation(%s)', queue)} (ev_data)"
+    producer.execute(f"{relation} values ('event 2')".encode())
+    with ops.refused("PQ010"), producer.transaction():
+        producer.execute(f"{relation} values ('event 3')".encode())
     producer.commit()
     ops.insert(producer, queue, "another transaction")
     producer.commit()
