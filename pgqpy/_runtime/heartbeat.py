@@ -87,7 +87,7 @@ class Heartbeat:
                         self._beat(self._conn)
                 except Exception as error:
                     self._disconnect()
-                    pause = self._backoff.pause()
+                    pause = self._backoff.pause(error)
                     self._not_before = monotonic() + pause
                     self._failed(error, pause)
                 else:

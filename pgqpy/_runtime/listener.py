@@ -72,7 +72,10 @@ class Subscriber:
         return self.listening
 
     def wait(self, waker: Waker, seconds: float) -> None:
-        """Wait for a notification, for ``waker``, or until the timeout."""
+        """Wait for a notification, for ``waker``, until the timeout, or until `open` may be
+        tried again."""
+        if not self.listening:
+            seconds = min(seconds, self._listener.seconds_to_next or seconds)
         if not self._news():
             self._waker = waker
             try:
@@ -170,6 +173,11 @@ class Listener:
         it."""
         return None if self._watch is None else self._watch.fileno
 
+    @property
+    def seconds_to_next(self) -> float:
+        """The seconds until it tries again to listen; 0 if that did not fail a short while ago."""
+        return max(self._not_before - monotonic(), 0.0)
+
     def add(self, subscription: Subscriber) -> bool:
         """Listen for it. False if that is impossible, or failed a short while ago."""
         with self._lock:
@@ -183,7 +191,7 @@ class Listener:
             except (PgqError, psycopg.Error) as error:
                 if not self._channels:
                     self._lose()
-                pause = self._pause.pause()
+                pause = self._pause.pause(error)
                 self._not_before = monotonic() + pause
                 logger.info(
                     "cannot listen for %s, polling instead: %s",

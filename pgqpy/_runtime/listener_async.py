@@ -69,7 +69,10 @@ class AsyncSubscriber:
         return self.listening
 
     async def wait(self, waker: AsyncWaker, seconds: float) -> None:
-        """Wait for a notification, for ``waker``, or until the timeout."""
+        """Wait for a notification, for ``waker``, until the timeout, or until `open` may be
+        tried again."""
+        if not self.listening:
+            seconds = min(seconds, self._listener.seconds_to_next or seconds)
         if not self._news():
             self._waker = waker
             try:
@@ -167,6 +170,11 @@ class AsyncListener:
         it."""
         return None if self._watch is None else self._watch.fileno
 
+    @property
+    def seconds_to_next(self) -> float:
+        """The seconds until it tries again to listen; 0 if that did not fail a short while ago."""
+        return max(self._not_before - monotonic(), 0.0)
+
     async def add(self, subscription: AsyncSubscriber) -> bool:
         """Listen for it. False if that is impossible, or failed a short while ago."""
         async with self._lock:
@@ -180,7 +188,7 @@ class AsyncListener:
             except (PgqError, psycopg.Error) as error:
                 if not self._channels:
                     self._lose()
-                pause = self._pause.pause()
+                pause = self._pause.pause(error)
                 self._not_before = monotonic() + pause
                 logger.info(
                     "cannot listen for %s, polling instead: %s",

@@ -323,8 +323,9 @@ class Loop:
             what, losses = "lost the database" if away else "got no batch", self._losses
             self._session.close()
         self._batches.disconnect()
-        pause = losses.pause()
-        logger.warning(
+        pause = losses.pause(error)
+        logger.log(
+            losses.level,
             "consumer %s %s: %s; again in %.1f s",
             self._consumer.consumer,
             what,

@@ -320,8 +320,9 @@ class AsyncLoop:
             what, losses = "lost the database" if away else "got no batch", self._losses
             await self._session.close()
         await self._batches.disconnect()
-        pause = losses.pause()
-        logger.warning(
+        pause = losses.pause(error)
+        logger.log(
+            losses.level,
             "consumer %s %s: %s; again in %.1f s",
             self._consumer.consumer,
             what,

@@ -129,7 +129,8 @@ class AsyncConsumer(AsyncStoppable):
     backoff_cap: float = 60.0
     """The maximum seconds before a retry of a failed batch."""
     reconnect_cap: float = 5.0
-    """The maximum seconds between attempts to reconnect."""
+    """The maximum seconds between attempts to reconnect; a quarter of a second while no server
+    listens, so that an outage ends when the server is back."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ async def repeat(job: Job) -> None:
                     log.exception("%s failed", job.name)
                 job.served.fail(operation, one_line(error))
                 await job.close()
-                pause = failures.pause()
+                pause = failures.pause(error=error)
             else:
                 failures.recovered(f"{job.name} works again")
                 job.served.mend(operation)

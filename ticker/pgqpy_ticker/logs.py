@@ -73,11 +73,11 @@ class FailureLog:
             self._log.warning(message, extra=fields)
             self._said = message
 
-    def pause(self, cap: float | None = None) -> float:
-        """Return the seconds to wait after a failure, ``cap`` at most."""
+    def pause(self, cap: float | None = None, error: Exception | None = None) -> float:
+        """Return the seconds to wait after a failure, ``cap`` at most; see `Backoff.pause`."""
         self._last = time.monotonic()
         self._backoff.cap = cap or self._backoff.cap
-        return self._backoff.pause()
+        return self._backoff.pause(error)
 
     def recovered(self, message: str) -> None:
         """Log the end of a failure, if there was one."""

@@ -79,7 +79,7 @@ class Worker:
         self.settled.set()
         self._failure_log.failed(problem.message, hint=problem.hint, cause=problem.cause)
         self.served.errors["tick"] += 1
-        pause = self._failure_log.pause(database.reconnect_at_most)
+        pause = self._failure_log.pause(database.reconnect_at_most, error)
         self._round_failed = in_round
         if problem.permanent or not in_round:
             await self._end_jobs()

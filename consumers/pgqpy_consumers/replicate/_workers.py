@@ -124,7 +124,7 @@ class Workers:
                 return
             except (psycopg.Error, PgqError) as error:
                 if not self._stop.is_set():
-                    pause = lost.pause()
+                    pause = lost.pause(error)
                     logger.warning("replicate: %s; again in %.1f s", _line(error), pause)
                     self._stop.wait(pause)
 

@@ -99,11 +99,11 @@ class DriverSession:
             try:
                 with translate_errors():
                     return work(self._connection())
-            except ConnectionFailed:
+            except ConnectionFailed as error:
                 self.close()
                 if monotonic() >= end:
                     raise
-                sleep(backoff.pause())
+                sleep(backoff.pause(error))
 
     def close(self) -> None:
         """Release the lock. The next call of `run` takes it again."""

@@ -243,9 +243,10 @@ class AsyncRowExecutor:
 
     async def _pause(self, error: Exception) -> None:
         """Pause after all was rolled back; the rows are found again."""
-        pause = self._pauses.pause()
+        pause = self._pauses.pause(error)
         self.look_at = monotonic() + pause
-        logger.warning(
+        logger.log(
+            self._pauses.level,
             "table %s: %s; again in %.1f s",
             self._settings.table,
             in_short(error),

@@ -113,19 +113,19 @@ class Completer:
 
         return outcome_of_error(error, task, policy)
 
-    def wait_for_database(self) -> None:
+    def wait_for_database(self, error: Exception) -> None:
         """Claim nothing for a while: nothing could be worked on."""
-        self.not_before = monotonic() + self._outage_pause()
+        self.not_before = monotonic() + self._outage_pause(error)
 
     def outage_is_over(self) -> None:
         """End an outage: something worked."""
         self._outage.reset()
 
-    def _outage_pause(self) -> float:
+    def _outage_pause(self, lost: Exception | None = None) -> float:
         """Return the seconds to wait; a failure before they are over does not prolong the pause."""
         now = monotonic()
         if now >= self._outage_until:
-            self._outage_until = now + self._outage.pause()
+            self._outage_until = now + self._outage.pause(lost)
         return self._outage_until - now
 
     # --- to the server

@@ -231,7 +231,7 @@ class Executor:
                 raise RuntimeError(f"{self._settings.way} closed its connection") from error
             if conn.closed:
                 # The task is not the one that has to wait.
-                self._completer.wait_for_database()
+                self._completer.wait_for_database(error)
             raise
         finally:
             self._put_back(conn)
@@ -297,6 +297,6 @@ class Executor:
         database = self._settings.database
         try:
             return connect_as(BatchConnection, database.dsn, **database.options)
-        except ConnectionFailed:
-            self._completer.wait_for_database()
+        except ConnectionFailed as error:
+            self._completer.wait_for_database(error)
             raise

@@ -228,7 +228,7 @@ class AsyncExecutor:
                 raise RuntimeError(f"{self._settings.way} closed its connection") from error
             if conn.closed:
                 # The task is not the one that has to wait.
-                self._completer.wait_for_database()
+                self._completer.wait_for_database(error)
             raise
         finally:
             await self._put_back(conn)
@@ -296,6 +296,6 @@ class AsyncExecutor:
         database = self._settings.database
         try:
             return await async_connect_as(AsyncBatchConnection, database.dsn, **database.options)
-        except ConnectionFailed:
-            self._completer.wait_for_database()
+        except ConnectionFailed as error:
+            self._completer.wait_for_database(error)
             raise

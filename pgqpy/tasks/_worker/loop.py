@@ -215,8 +215,9 @@ class Loop:
 
     def _database_away(self, error: PgqError) -> None:
         """Reconnect, after a pause."""
-        pause = self._away.pause()
-        logger.warning(
+        pause = self._away.pause(error)
+        logger.log(
+            self._away.level,
             "worker %s lost the database: %s; again in %.1f s",
             self._settings.database.claimant,
             str(error).partition("\n")[0],

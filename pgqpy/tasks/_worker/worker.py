@@ -84,7 +84,8 @@ class TaskWorker(Stoppable):
     poll_interval: float = 1.0
     """The maximum seconds between polls for tasks: some are not notified."""
     reconnect_cap: float = 5.0
-    """The maximum seconds between attempts to reconnect."""
+    """The maximum seconds between attempts to reconnect; a quarter of a second while no server
+    listens, so that an outage ends when the server is back."""
 
     #: The method that works on tasks; None: the only one that is overridden.
     _way: str | None = None
