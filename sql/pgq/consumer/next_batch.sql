@@ -174,7 +174,11 @@ declare
 begin
     -- In one function: every consumer runs it for every batch, and calls cost more than its steps.
     if r.reg_roles is not null then
-        done := pgq._require_consumer(r.reg_id, r.reg_roles);
+        -- What pgq._require_consumer(2) does for the first role, without the call.
+        unlisten pgq_no_channel;
+        if pgq._acts_as(r.reg_role, r.reg_role_name) is not true then
+            done := pgq._require_consumer(r.reg_id, r.reg_roles);
+        end if;
     end if;
     if i_max_count < 1 then
         raise exception using errcode = 'PQ011',

@@ -20,6 +20,9 @@ create table pgq.registration (
     reg_is_partition boolean not null default false,
     -- null if the queue is open; otherwise the roles with the right, each as '<oid> <name>': see _consume_roles(2)
     reg_roles       text[],
+    -- the first of them, which is checked without looking at the others
+    reg_role        oid     generated always as (split_part(reg_roles[1], ' ', 1)::oid) stored,
+    reg_role_name   name    generated always as (substr(reg_roles[1], strpos(reg_roles[1], ' ') + 1)::name) stored,
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),
     constraint sub_queue_fkey foreign key (sub_queue) references pgq.queue (queue_id),

@@ -186,23 +186,30 @@ declare
     done            text;  -- assigned to, which is cheaper than PERFORM
     is_partition    boolean;
     roles           text[];
+    role            oid;
+    role_name       name;
 begin
     -- Not a row lock: that would write the row, and to the server's log, twice per batch.
     done := pg_catalog.pg_advisory_xact_lock(pgq._lock_key('positions'), i_registration);
     if pgq._is_read_committed() then
-        select reg_is_partition, reg_roles into is_partition, roles from pgq.registration where reg_id = i_registration;
+        select reg_is_partition, reg_roles, reg_role, reg_role_name into is_partition, roles, role, role_name
+          from pgq.registration where reg_id = i_registration;
     else
         -- Under an old snapshot the newest row of the log may be invisible. Two rows with the same number conflict in
         -- one table; the sequence tells whether the tables were switched. A missing registration is an error here.
         perform pgq._check_log_snapshot('position');
-        select reg_is_partition, reg_roles into is_partition, roles
+        select reg_is_partition, reg_roles, reg_role, reg_role_name into is_partition, roles, role, role_name
           from pgq.registration where reg_id = i_registration for no key update;
     end if;
     if is_partition is null then
         return null;
     end if;
     if roles is not null and not i_is_allowed then
-        done := pgq._require_consumer(i_registration, roles);
+        -- as in pgq.open_next_batch()
+        unlisten pgq_no_channel;
+        if pgq._acts_as(role, role_name) is not true then
+            done := pgq._require_consumer(i_registration, roles);
+        end if;
     end if;
     if is_partition and i_as_consumer then
         perform pgq._raise_is_partition(i_registration);

@@ -99,12 +99,15 @@ returns text[]
 language plpgsql stable
 as $$
 -- Returns reg_roles for a consumer or group: the roles with the right, so that consumers need not look up grants for
--- each batch. A dump may hold the numbers of other roles, and a role may be gone, so number and name have to fit.
+-- each batch; first the one that most likely consumes. A dump may hold the numbers of other roles, and a role may be
+-- gone, so number and name have to fit.
 begin
-    return (select array(select distinct pg_catalog.concat(g.grantee::oid, ' ', pg_catalog.pg_get_userbyid(g.grantee))
+    return (select array(select pg_catalog.concat(g.grantee::oid, ' ', pg_catalog.pg_get_userbyid(g.grantee))
                            from pgq.queue_grant g
                           where g.queue_name = q.queue_name
-                            and (g.action = 'admin' or g.action = 'consume' and g.consumer in ('', i_consumer)))
+                            and (g.action = 'admin' or g.action = 'consume' and g.consumer in ('', i_consumer))
+                          group by g.grantee
+                          order by min(case when g.consumer = i_consumer then 1 when g.action = 'consume' then 2 else 3 end), g.grantee::oid)
               from pgq.queue q
              where q.queue_id = i_queue_id
                and q.queue_restricted);
@@ -128,6 +131,14 @@ begin
 end;
 $$;
 
+create or replace function pgq._acts_as(i_role oid, i_name name)
+returns boolean
+language sql stable
+as $$
+-- Returns whether the caller has the rights of this role, which must have this name.
+    select pg_catalog.pg_has_role(pgq._caller(), i_role, 'usage') and pg_catalog.pg_get_userbyid(i_role) = i_name;
+$$;
+
 create or replace function pgq._require_consumer(i_registration int4, i_roles text[])
 returns boolean
 language plpgsql
@@ -137,13 +148,11 @@ as $$
 declare
     r       pgq.registration;
     v_role  text;
-    v_id    oid;
 begin
     -- Once for each batch and each end of one, so usually without a query. See pgq._runs_for_another(0) for the first.
     unlisten pgq_no_channel;
     foreach v_role in array i_roles loop
-        v_id := pg_catalog.split_part(v_role, ' ', 1);
-        if pg_catalog.pg_has_role(pgq._caller(), v_id, 'usage') and v_role = pg_catalog.concat(v_id, ' ', pg_catalog.pg_get_userbyid(v_id)) then
+        if pgq._acts_as(pg_catalog.split_part(v_role, ' ', 1)::oid, pg_catalog.substr(v_role, pg_catalog.strpos(v_role, ' ') + 1)::name) then
             return true;
         end if;
     end loop;
