@@ -202,6 +202,30 @@ class OwnDelayedEvents(PgqError, sqlstates=("PQ053",)):
     """Delayed events cannot be moved in the transaction that has inserted them."""
 
 
+class ContractViolation(PgqError, ValueError, sqlstates=("PQ054",)):
+    """The payload of an event does not fit the contract of its queue.
+
+    ``path`` says where in the payload: a JSON pointer, empty for the whole.
+    """
+
+    @property
+    def path(self) -> str:
+        """Where the payload does not fit, such as ``/order/lines/3/price``."""
+        return self.detail or ""
+
+
+class ContractNotFound(PgqError, sqlstates=("PQ055",)):
+    """There is no such contract, or no such version of it."""
+
+
+class InvalidContract(PgqError, ValueError, sqlstates=("PQ056",)):
+    """What was given is no JSON Schema, or one that PostgreSQL cannot check."""
+
+
+class IncompatibleContract(PgqError, sqlstates=("PQ057",)):
+    """A new version of a contract does not accept what the last one accepted."""
+
+
 class InvalidPipeline(PgqError):
     """Stations of a pipeline do not fit together, or one returned what it must not."""
 

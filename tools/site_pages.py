@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {
     "Queues": ["pgq/core"],
     "Producing": ["pgq/insert"],
+    "Contracts": ["pgq/contract"],
     "Ticker": ["pgq/ticker"],
     "Consumers and batches": ["pgq/consumer"],
     "Delayed events and retries": ["pgq/delayed"],

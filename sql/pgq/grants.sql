@@ -6,7 +6,8 @@ declare
         'version()', 'quote_fqname(text)', 'queue_relation(text)', '_cluster_tag()', 'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
-        'capture_info(regclass)', 'row_count(regclass)'];
+        'capture_info(regclass)', 'row_count(regclass)',
+        'get_contract(text, text, integer)', 'get_contract_info(text)', 'contract_errors(jsonb, jsonb)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer(text, text, text)', 'find_tick(text, text)',
         'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
@@ -44,7 +45,8 @@ declare
         'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
         'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'restrict_queue(text, boolean)', 'grant_queue(text, text[], text, text)', 'revoke_queue(text, text[], text, text)',
-        'get_queue_grants(text)'];
+        'get_queue_grants(text)',
+        'set_contract(text, text, jsonb, text, boolean)', 'drop_contract(text, text)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',

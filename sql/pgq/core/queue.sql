@@ -180,7 +180,8 @@ returns integer
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping a partition would
--- stop the producers of other queues. Grants on its name, and a restriction, stay for a queue of this name.
+-- stop the producers of other queues. Grants on its name, and a restriction, stay for a queue of this name; its
+-- contracts do not.
 -- Parameters:
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
 --                        captured tables are released first, which only their owner or a superuser may do
@@ -242,6 +243,9 @@ begin
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
+        if q.queue_contract_txid is not null then
+            execute format('drop trigger check_contract on %s_%s', q.queue_data_pfx, n);
+        end if;
         execute format('alter table %s_%s alter column ev_id drop default', q.queue_data_pfx, n);
         perform pgq._revoke_all(format('%s_%s', q.queue_data_pfx, n)::regclass);
         execute format('alter index %s_%s_txid_idx rename to event_spare_%s_txid_idx', q.queue_data_pfx, n, q.queue_slot0 + n);

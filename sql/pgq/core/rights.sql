@@ -209,7 +209,7 @@ begin
 end;
 $$;
 
-create or replace function pgq._lock_to_administer(i_queue_name text)
+create or replace function pgq._lock_to_administer(i_queue_name text, i_what text default 'changing rights')
 returns pgq.queue
 language plpgsql
 as $$
@@ -218,7 +218,7 @@ as $$
 declare
     q   pgq.queue;
 begin
-    perform pgq._require_read_committed('changing rights');
+    perform pgq._require_read_committed(i_what);
     select * into q from pgq.queue where queue_name = i_queue_name for update;
     if not found then
         perform pgq._raise_queue_not_found(i_queue_name);
@@ -277,38 +277,23 @@ $$;
 create or replace function pgq._rename_sequences(q pgq.queue)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
--- The ticker waits behind this.
-set lock_timeout = '100ms'
 as $$
 -- Gives a queue's sequences the names that they have to have.
 declare
     v_names constant text[] := pgq._sequence_names(q);
     v_seq   constant regclass[] := array[q.queue_event_seq_id, q.queue_slot_seq];
-    -- No queue's name is as long, so no sequence has these names.
     v_open  constant text := format('pgq_slots.%I', q.queue_name);
+    -- No queue's name is as long, so no sequence has these names.
     v_over  constant text[] := array[rpad('event_seq_' || q.queue_id, 62, '_'), rpad('slot_seq_' || q.queue_id, 62, '_')];
 begin
     if to_regclass(v_names[1]) = v_seq[1] then
         return;
     end if;
-    for attempt in 1 .. 50 loop
-        begin
-            -- In the order of producers.
-            execute format('alter sequence %s rename to %I', v_seq[1], v_over[1]);
-            execute format('alter sequence %s rename to %I', v_seq[2], v_over[2]);
-            if to_regclass(v_open) is not null then
-                execute format('drop sequence %s', v_open);
-            end if;
-            exit;
-        exception when lock_not_available then
-            if attempt = 50 then
-                raise exception using errcode = 'lock_not_available',
-                    message = format('transactions that have inserted into queue %L are still open', q.queue_name),
-                    hint = 'Try again when they have ended; see pg_stat_activity.';
-            end if;
-            perform pg_sleep(0.1);
-        end;
-    end loop;
+    -- In the order of producers.
+    perform pgq._execute_soon(q.queue_name, concat_ws('; ',
+        format('alter sequence %s rename to %I', v_seq[1], v_over[1]),
+        format('alter sequence %s rename to %I', v_seq[2], v_over[2]),
+        case when to_regclass(v_open) <> v_seq[2] then 'drop sequence ' || v_open end));
     for n in 1 .. 2 loop
         execute format('alter sequence %s set schema %I', v_seq[n], (parse_ident(v_names[n]))[1]);
         execute format('alter sequence %s rename to %I', v_seq[n], (parse_ident(v_names[n]))[2]);
@@ -318,6 +303,30 @@ begin
         execute format('create sequence %s minvalue 0', v_open);
         perform setval(v_open, q.queue_slot0);
     end if;
+end;
+$$;
+
+create or replace function pgq._execute_soon(i_queue_name text, i_statements text)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- Producers and the ticker wait behind this.
+set lock_timeout = '100ms'
+as $$
+-- Executes statements that need locks on a queue's relations, as soon as it gets them. It gives up after 5 seconds.
+begin
+    for attempt in 1 .. 50 loop
+        begin
+            execute i_statements;
+            return;
+        exception when lock_not_available then
+            if attempt = 50 then
+                raise exception using errcode = 'lock_not_available',
+                    message = format('transactions that have inserted into queue %L are still open', i_queue_name),
+                    hint = 'Try again when they have ended; see pg_stat_activity.';
+            end if;
+            perform pg_sleep(0.1);
+        end;
+    end loop;
 end;
 $$;
 

@@ -60,6 +60,9 @@ create table pgq.queue (
     -- true if only roles with grants may use it, see rights.sql
     queue_restricted            boolean         not null default false,
 
+    -- the transaction that last changed the queue's contracts; null if none is enforced, see contract/contract.sql
+    queue_contract_txid         bigint,
+
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
     constraint queue_slot0_uq unique (queue_slot0),

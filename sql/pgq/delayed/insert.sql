@@ -49,7 +49,9 @@ begin
     due := greatest(insert_event_at.deliver_at, d.earliest);
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
-    values (due, t.queue_id, id, greatest(insert_event_at.deliver_at, now()), insert_event_at.ev_type, insert_event_at.ev_data,
+    values (due, t.queue_id, id, greatest(insert_event_at.deliver_at, now()), insert_event_at.ev_type,
+            case when t.is_checked then pgq._checked_data(t.queue_id, insert_event_at.ev_type, insert_event_at.ev_data)
+                 else insert_event_at.ev_data end,
             insert_event_at.ev_extra1, insert_event_at.ev_extra2, insert_event_at.ev_extra3, insert_event_at.ev_extra4,
             pgq._delayed_slot(due, d.parity));
     return id;
@@ -85,7 +87,8 @@ begin
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     select greatest(e.deliver_at, d.earliest), t.queue_id, nextval(t.event_seq), greatest(e.deliver_at, now()),
-           e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
+           e.ev_type, case when t.is_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
+           e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
            pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
       from (select unnest(i_times) as deliver_at, unnest(i_types) as ev_type, unnest(i_data) as ev_data,
                    unnest(i_extra1) as ev_extra1, unnest(i_extra2) as ev_extra2,

@@ -119,6 +119,7 @@ begin
             until_nr := last.due_nr;
         end if;
 
+        perform setval('pgq.moving_seq', txid_current());  -- for pgq._check_contract(0)
         -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
         with taken as materialized (
             select d.*
@@ -157,6 +158,7 @@ begin
                array(select t.queue_id from target t where t.ev_slot in (select ev_slot from copied))
           into moved, held_due, held_nr, queues
           from held;
+        perform setval('pgq.moving_seq', 0);
 
         if pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then
             insert into pgq.moved_0 values (m.moved_nr + 1, until, until_nr, snapshot, fence, held_due, held_nr);

@@ -214,7 +214,8 @@ begin
         later as (
             insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                                      ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
-            select greatest(e.deliver_at, d.earliest), t.queue_id, e.ev_id, greatest(e.deliver_at, now()), e.ev_type, e.ev_data,
+            select greatest(e.deliver_at, d.earliest), t.queue_id, e.ev_id, greatest(e.deliver_at, now()), e.ev_type,
+                   case when t.is_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
                    e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
                    pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
               from fresh e
@@ -271,7 +272,9 @@ begin
         insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                                  ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
         values (due, t.queue_id, c.id, greatest(insert_event_once.deliver_at, now()), insert_event_once.ev_type,
-                insert_event_once.ev_data, insert_event_once.ev_extra1, insert_event_once.ev_extra2,
+                case when t.is_checked then pgq._checked_data(t.queue_id, insert_event_once.ev_type, insert_event_once.ev_data)
+                     else insert_event_once.ev_data end,
+                insert_event_once.ev_extra1, insert_event_once.ev_extra2,
                 insert_event_once.ev_extra3, insert_event_once.ev_extra4, pgq._delayed_slot(due, d.parity));
     end if;
     return c.id;

@@ -147,6 +147,8 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "grant_queue": ("pgq.grant_queue('closed', '{read}', 'pgq_reader')",),
     "revoke_queue": ("pgq.revoke_queue('closed', '{read}', 'pgq_reader')",),
     "get_queue_grants": ("pgq.get_queue_grants('closed')",),
+    "set_contract": ("pgq.set_contract('closed', 't', '{}')",),
+    "drop_contract": ("pgq.drop_contract('closed', 't')",),
     # these take no right
     "version": ("pgq.version()", "pgq_coop.version()"),
     "quote_fqname": ("pgq.quote_fqname('a.b')",),
@@ -181,6 +183,9 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "create_staging": ("pgq.create_staging('job')",),
     "staging_tables": ("pgq.staging_tables('job')",),
     "drop_staging": ("pgq.drop_staging('pgq_staging.none')",),
+    "get_contract": ("pgq.get_contract('closed', 't')",),
+    "get_contract_info": ("pgq.get_contract_info('closed')",),
+    "contract_errors": ("pgq.contract_errors('{}', '1')",),
 }
 
 OF_THE_CALLERS_TABLE = {
