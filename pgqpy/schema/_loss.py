@@ -57,12 +57,8 @@ OURS = re.compile(
         | (tick|position|moved)_[01]                                    # bookkeeping
         | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
         | restricted_queue | queue_grant                                # rights on queues
-<<<<<<< HEAD
-        | limit_log | stream_writer | ticker_failure | consumer_failure
-=======
         | contract                                                      # goes with a queue
-        | stream_writer | ticker_failure | consumer_failure
->>>>>>> 7ac7c10 (Contracts: JSON Schemas for payloads, checked by the server)
+        | limit_log | stream_writer | ticker_failure | consumer_failure
         | consumer                                                      # only names
         | consumer_group | group_member | group_partition | parked_key  # goes with subscriptions
         | counted_table | row_count_log                                 # can be counted again

@@ -79,13 +79,13 @@ begin
 end;
 $$;
 
-create or replace function pgq._apply_contracts(q pgq.queue)
+create or replace function pgq._apply_contracts(q pgq.queue, i_is_dropped boolean default false)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Has the event tables check their events, if a contract of the queue is enforced.
+-- Has the event tables of a queue check their events, if a contract is enforced and the queue is not being dropped.
 declare
-    v_enforced  constant boolean := exists (select from pgq.contract where contract_queue = q.queue_id and contract_enforced);
+    v_enforced  constant boolean := not i_is_dropped and exists (select from pgq.contract where contract_queue = q.queue_id and contract_enforced);
     v_tables    constant text[] := array(select q.queue_data_pfx || '_' || n from generate_series(0, q.queue_ntables - 1) n);
     v_table     text;
 begin

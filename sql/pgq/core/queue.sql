@@ -235,7 +235,7 @@ begin
         end if;
     end if;
 
-    perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false));
+    perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false)), pgq._apply_contracts(q, i_is_dropped => true);
 
     -- Anyone can make a view of these.
     execute format('drop view %s, %s, pgq.queue_defaults_%s%s', q.queue_data_pfx, pgq.queue_relation(x_queue_name), q.queue_id,
@@ -243,9 +243,6 @@ begin
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
-        if q.queue_contract_txid is not null then
-            execute format('drop trigger check_contract on %s_%s', q.queue_data_pfx, n);
-        end if;
         execute format('alter table %s_%s alter column ev_id drop default', q.queue_data_pfx, n);
         perform pgq._revoke_all(format('%s_%s', q.queue_data_pfx, n)::regclass);
         execute format('alter index %s_%s_txid_idx rename to event_spare_%s_txid_idx', q.queue_data_pfx, n, q.queue_slot0 + n);
