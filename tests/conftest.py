@@ -46,19 +46,32 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Tests that share a Spark session.
-SPARK = (
-    "tests/integration/spark/",
-    "tests/acceptance/test_spark_page.py",
-    "tests/acceptance/test_which_class_page.py::test_spark",
-)
+_SPARK = "tests/integration/spark/test_spark_"
+#: Tests with a Java of their own.
+OWN_JAVA = (f"{_SPARK}connect", f"{_SPARK}secrets")
+#: Tests that share a Spark session; one session for all of them would be what takes longest.
+SESSIONS = {
+    "first": (
+        *(f"{_SPARK}{letter}" for letter in "abc"),
+        "tests/acceptance/test_spark_page.py",
+        "tests/acceptance/test_which_class_page.py::test_spark",
+    ),
+    "second": (_SPARK,),
+}
+
+
+def session_of(nodeid: str) -> str | None:
+    """The Spark session that a test shares with others."""
+    if nodeid.startswith(OWN_JAVA):
+        return None
+    return next((name for name, tests in SESSIONS.items() if nodeid.startswith(tests)), None)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file at a time, and those of Spark's session to one process."""
+    """A file at a time, and those that share a Spark session to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+        return session_of(nodeid) or super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -83,4 +96,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name == "unit":
             item.add_marker("unit")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (session_of(item.nodeid) is None, item.path not in slow))

@@ -46,7 +46,8 @@ def changing(pair: Pair, connect: Connect) -> Iterator[None]:
     def change() -> None:
         conn = connect(pair.source_dsn)
         turn = 0
-        while not stop.is_set():
+        # Not as fast as it can: replication shall have a processor, too.
+        while not stop.wait(0.01):
             turn += 1
             conn.execute("update large set n = n + 1 where id = %s", [turn * 7919 % ROWS])
             conn.execute("insert into large values (%s, 0, 'new')", [ROWS + turn])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,17 +26,22 @@ select pgq.insert_event_raw(%s, null, timestamptz '2026-11-21 00:00+00' + n %% 3
   from generate_series(1, 30) n
 """
 
+# A line "publish 2" starts a process, which asks at its second step "publish" what to do. All
+# processes use one Java: at these steps it does nothing that it could be killed at.
 ARCHIVER = """
-import sys
+import os, signal, sys
 from pgqpy_consumers.spark import archive, local_session
-from pgqpy_consumers.spark._archive_log import ArchiveLog
-from pgqpy_consumers.spark._archive_log import Directory
+from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory
 
 dsn, path = sys.argv[1:]
 
 def step(name):
-    print("at", name, flush=True)
-    sys.stdin.readline()
+    global times
+    times -= name == wanted
+    if name == wanted and not times:
+        print("at", name, flush=True)
+        if sys.stdin.readline() == "kill\\n":
+            os.kill(os.getpid(), signal.SIGKILL)
 
 class Halting(archive.Archive):
     batch_size = 1
@@ -46,17 +51,23 @@ class Halting(archive.Archive):
         super().process_batch(spark, batch, df)
         step("published")
 
-def before(cls, name, said):
+def before(cls, name):
     method = getattr(cls, name)
     def halting(self, *arguments):
-        step(said)
+        step(name)
         return method(self, *arguments)
     setattr(cls, name, halting)
 
-before(Directory, "_rename", "rename")
-before(ArchiveLog, "publish", "publish")
+before(Directory, "_rename")
+before(ArchiveLog, "publish")
 spark = local_session("local[1]")
-Halting(dsn, path=path, queue="test_queue", spark=spark).run(until_empty=True)
+for line in sys.stdin:
+    wanted, times = line.split()
+    times = int(times)
+    if not (child := os.fork()):
+        Halting(dsn, path=path, queue="test_queue", spark=spark).run(until_empty=True)
+        os._exit(0)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -79,32 +90,37 @@ WAITS = "select count(*) > 0 from pg_locks where mode = 'AccessShareLock' and no
 
 
 def test_an_archiver_killed_anywhere_archives_every_event_once(
-    conn: Connection, connect: Connect, dsn: str, queue: str, run: Run, tmp_path: Path
+    conn: Connection, connect: Connect, dsn: str, queue: str, run_python: Run, tmp_path: Path
 ) -> None:
-    archiver = (sys.executable, "-c", ARCHIVER, dsn, str(tmp_path))
     ids = prepare(conn, batches=2)
-    killed = run(*archiver)
+    killed = run_python(ARCHIVER, dsn, tmp_path)
+    killed.enter("read 1")
     killed.go_to("read")
     conn.execute("begin")
     conn.execute("lock table pgq.event in access exclusive mode")
-    killed.let_go()
+    killed.enter()
     eventually(connect(), WAITS, patience=PATIENCE)
     killed.kill()
     conn.execute("commit")
 
+    archiver = run_python(ARCHIVER, dsn, tmp_path)
     # Renamed are an entry of the log, which commits a batch, and its three files.
-    for step, times, seen in [
-        ("rename", 1, 0),  # before the commit
+    steps = [
+        ("_rename", 1, 0),  # before the commit
         ("publish", 1, 0),  # after it
-        ("rename", 2, 10),  # one file was moved
+        ("_rename", 2, 10),  # one file was moved
         ("published", 1, 30),  # the batch is not finished
-        ("rename", 4, 50),  # it is, and two files of the next were moved
-    ]:
-        killed = run(*archiver)
-        killed.go_to(step, times)
-        killed.kill()
+        ("_rename", 4, 50),  # it is, and two files of the next were moved
+    ]
+    for run, (step, times, seen) in enumerate(steps, 1):
+        archiver.enter(f"{step} {times}")
+        archiver.go_to(step)
+        archiver.enter("kill")
+        archiver.hear(f"ended {-signal.SIGKILL}", PATIENCE, times=run)
         found = archived(tmp_path)
         assert len(found) == len(set(found)) == seen, step
-    run(*archiver).finish(PATIENCE)
+    archiver.enter("never 1")
+    archiver.hear("ended 0", PATIENCE)
+    archiver.finish(PATIENCE)
     assert archived(tmp_path) == ids
     assert not list(tmp_path.glob("_pgqpy/*/staging/*"))

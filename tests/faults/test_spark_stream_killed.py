@@ -4,15 +4,12 @@ none has its effect twice.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Program, Run
@@ -67,12 +64,6 @@ query.awaitTermination()
 """
 
 
-@pytest.fixture
-def stream(run: Run, dsn: str, tmp_path: Path) -> Callable[[], Program]:
-    """``stream()`` starts a program that streams `QUEUE` into ``effect`` and stops at each step."""
-    return lambda: run(sys.executable, "-c", DRIVER, dsn, str(tmp_path))
-
-
 def kill_readers(driver: Program) -> int:
     """SIGKILL for the Python workers of its executor; returns how many there were."""
     workers = [
@@ -117,74 +108,56 @@ def block_readers(conn: Connection) -> None:
 BLOCKED = "select count(*) > %s from pg_locks where mode = 'AccessShareLock' and not granted"
 
 
-def test_a_driver_killed_anywhere_in_a_micro_batch_takes_it_up_again(
-    conn: Connection, queue: str, stream: Callable[[], Program]
+def test_whatever_is_killed_in_a_micro_batch_it_is_taken_up_again(
+    mortal: Server, connect: Connect, run_python: Run, tmp_path: Path
 ) -> None:
-    ids = prepare(conn, ticks=3)
-    for step, times, done in [("planned", 1, 0), ("read", 2, 50), ("written", 1, 100)]:
+    conn, watch = connect(mortal.dsn), connect(mortal.dsn)
+    conn.execute("select pgq.create_queue(%s)", [QUEUE])
+    ids = prepare(conn, ticks=4)
+
+    def stream() -> Program:
+        return run_python(DRIVER, mortal.dsn, tmp_path)
+
+    def read_and_wait(driver: Program) -> None:
+        """Let it read the next micro-batch, which waits until the transaction of ours ends."""
+        driver.go_to("planned")
+        block_readers(conn)
+        driver.enter()
+        eventually(watch, BLOCKED, 0, patience=PATIENCE)
+
+    # The driver: while its tasks read, when they have read, and before it notes what is written.
+    killed = stream()
+    read_and_wait(killed)
+    killed.kill()
+    conn.execute("commit")
+    assert effects(conn) == []
+    for step, times, done in [("read", 2, 50), ("written", 1, 100)]:
         killed = stream()
         killed.go_to(step, times)
         killed.kill()
         assert effects(conn) == ids[:done]
-        ops.rotate(conn, queue)
-    stream().finish(PATIENCE)
+        ops.rotate(conn, QUEUE)
+
+    # A reader is replaced. The dead one's session waits on: the server cannot know yet.
+    streaming = stream()
+    streaming.go_to("written")
+    streaming.enter()
+    read_and_wait(streaming)
+    assert kill_readers(streaming)
+    eventually(watch, BLOCKED, 1, patience=PATIENCE)
+    conn.execute("commit")
+    streaming.go_to("written")
+    assert effects(conn) == ids[:150]
+
+    # The server: it costs a restart at most, for tasks are tried four times.
+    streaming.enter()
+    read_and_wait(streaming)
+    mortal.kill()
+    mortal.restart()
+    streaming.let_go()
+    if streaming.process.wait(PATIENCE) != 0:
+        stream().finish(PATIENCE)
+    conn = connect(mortal.dsn)
     assert effects(conn) == ids
     newest = "select max(tick_id) = min(last_tick) from pgq.tick, pgq.get_consumer_info()"
     assert ops.value(conn, newest)
-
-
-def test_a_driver_killed_while_its_tasks_read_reads_again(
-    conn: Connection, connect: Connect, queue: str, stream: Callable[[], Program]
-) -> None:
-    ids = prepare(conn, ticks=1)
-    block_readers(conn)
-    killed = stream()
-    killed.go_to("planned")
-    killed.enter()
-    eventually(connect(), BLOCKED, 0, patience=PATIENCE)
-    killed.kill()
-    conn.execute("commit")
-    assert effects(conn) == []
-    stream().finish(PATIENCE)
-    assert effects(conn) == ids
-
-
-def test_a_reader_that_is_killed_is_replaced(
-    conn: Connection, connect: Connect, queue: str, stream: Callable[[], Program]
-) -> None:
-    ids = prepare(conn, ticks=1)
-    block_readers(conn)
-    watch = connect()
-    streaming = stream()
-    streaming.go_to("planned")
-    streaming.enter()
-    eventually(watch, BLOCKED, 0, patience=PATIENCE)
-    assert kill_readers(streaming)
-    # The dead one's session waits on: the server cannot know yet.
-    eventually(watch, BLOCKED, 1, patience=PATIENCE)
-    conn.execute("commit")
-    streaming.finish(PATIENCE)
-    assert effects(conn) == ids
-
-
-def test_a_server_killed_during_a_read_costs_a_restart_at_most(
-    server: Server, connect: Connect, run: Run, tmp_path: Path
-) -> None:
-    with Server(version=server.version) as mortal:
-        conn = connect(mortal.dsn)
-        conn.execute(schema_sql().encode())
-        conn.execute("select pgq.create_queue(%s)", [QUEUE])
-        ids = prepare(conn, ticks=2)
-        block_readers(conn)
-        command = (sys.executable, "-c", DRIVER, mortal.dsn, str(tmp_path))
-        streaming = run(*command)
-        streaming.go_to("planned")
-        streaming.enter()
-        eventually(connect(mortal.dsn), BLOCKED, 0, patience=PATIENCE)
-        mortal.kill()
-        mortal.restart()
-        streaming.let_go()
-        if streaming.process.wait(PATIENCE) != 0:
-            # Tasks are tried four times; that may be over before the server is back.
-            run(*command).finish(PATIENCE)
-        assert effects(connect(mortal.dsn)) == ids
