@@ -116,19 +116,19 @@ begin
                lost = case when o.kept then t.lost else 0 end,
                unique_key = case when o.c ? 'unique_key' then o.c ->> 'unique_key' else t.unique_key end,
                order_key = o.new_order_key
-          from (select o.ctid, o.queue_id, o.order_key, d.c, n.*,
+          from (select o.id, o.queue_id, o.order_key, d.c, n.*,
                        n.new_queue_id <> o.queue_id or n.new_order_key is distinct from o.order_key as moved,
                        coalesce(d.c ->> 'at', d.c ->> 'delay') is not null as timed,
                        coalesce((d.c ->> 'keep_lease')::boolean and o.lease is not null, false) as kept
                   from unnest(i_ids, i_changes) w (id, change)
-                  join pgq_task.task o on o.id = any (i_ids) and o.id = w.id
+                  join pgq_task.task o on o.id = any (array[w.id])
                  cross join lateral (select coalesce(w.change, i_common) as c) d
                   left join pgq_task.queue q on q.queue_name = d.c ->> 'queue'
                  cross join lateral (
                        select case when d.c ->> 'queue' is null then o.queue_id
                                    else coalesce(q.queue_id, pgq_task._id_of_queue(d.c ->> 'queue')) end as new_queue_id,
                               case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n) o
-         where t.ctid = o.ctid
+         where t.id = any (array[o.id])
         returning t.id, t.version, t.queue_id, t.priority, nullif(o.queue_id, t.queue_id) as left_queue,
                   case when t.order_key is not null and t.pos is not null then t.id end as keyed,
                   case when o.moved and o.order_key is not null then

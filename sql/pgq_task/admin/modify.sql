@@ -62,9 +62,9 @@ begin
     perform pgq_task._require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
        from (select distinct q.queue_id, m.kind
                from unnest(v_kinds, v_ids) m (kind, id)
-               join pgq_task.task t using (id)
+               join pgq_task.task t on t.id = any (array[m.id])
                join pgq_task.queue q on q.queue_id = t.queue_id + 0
-              where t.id = any (v_ids) and q.queue_restricted) r;
+              where q.queue_restricted) r;
 
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'kind', m.kind, 'id', m.id, 'version', m.version,
@@ -73,7 +73,7 @@ begin
       into v_conflicts
       from unnest(v_kinds, v_ids, v_versions) m (kind, id, version)
      cross join lateral (select m.kind = 'depend' or force is not true as exact) c
-      left join pgq_task.task t on t.id = any (v_ids) and t.id = m.id
+      left join pgq_task.task t on t.id = any (array[m.id])
      where t.id is null
         or c.exact and t.version <> m.version
         or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
@@ -141,9 +141,8 @@ as $$
         select t.id, t.version, t.queue_id as from_queue, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
                case when c ? 'unique_key' then c ->> 'unique_key' else t.unique_key end as unique_key
           from jsonb_array_elements(i_changes) c
-          join pgq_task.task t on t.id = (c ->> 'id')::bigint
-          left join pgq_task.queue q on q.queue_name = c ->> 'queue'
-         where t.id = any (array(select (i ->> 'id')::bigint from jsonb_array_elements(i_changes) i))),
+          join pgq_task.task t on t.id = any (array[(c ->> 'id')::bigint])
+          left join pgq_task.queue q on q.queue_name = c ->> 'queue'),
     wanted as (
         select w.*, q.queue_name,
                w.unique_key is not null and row_number() over (partition by w.queue_id, w.unique_key order by w.kind, w.nr, w.id) > 1 as repeated

@@ -49,8 +49,9 @@ create sequence pgq_task.task_id_seq;
 
 -- While an old transaction keeps dead rows, autovacuum says that this table is empty. Then each index looks like one
 -- page, and reading it as a whole costs as much as looking for a row: it is done if its order, or any condition, is of
--- use. So statements that are given ids say id = any (ids), also if they join with the list; they find the queue by
--- queue_id + 0; and have no other condition that an index could use.
+-- use. So joins are written such that only a nested loop with look-ups is possible: by id = any (array[other.id]), and
+-- from a task to its queue by queue_id + 0. Statements that are given ids order by the list's, and have no other
+-- condition that an index could use.
 create table pgq_task.task (
     id                  bigint          not null default nextval('pgq_task.task_id_seq'),
     -- Counts the changes, including claims and renewals. A change must name the version that it applies to.

@@ -75,10 +75,10 @@ begin
         for v_id in
             select t.id
               from pgq_task.cancellation c
-              join pgq_task.task t on (t.id, t.queue_id + 0, t.created) = (c.id, c.queue_id, c.created)
-             where t.id = any (coalesce(i_ids, array(select o.id from pgq_task.cancellation o)))
+              join pgq_task.task t on t.id = any (array[c.id]) and (t.queue_id + 0, t.created) = (c.queue_id, c.created)
+             where (i_ids is null or c.id = any (i_ids))
                and (t.lease is null or t.lease <= clock_timestamp())
-             order by t.id
+             order by c.id
                for update of t skip locked
         loop
             perform pgq_task._lost_to_error_queue(v_id);

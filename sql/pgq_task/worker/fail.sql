@@ -51,10 +51,9 @@ begin
     if cardinality(ids) > 1 then
         select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
           from unnest(ids, versions, finals) f (id, version, final)
-          join pgq_task.task c on c.id = f.id and c.version = f.version
+          join pgq_task.task c on c.id = any (array[f.id]) and c.version = f.version
           join pgq_task.queue q on q.queue_id = c.queue_id + 0
-         where c.id = any (fail_many.ids)
-           and (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
+         where (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
            and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
         if v_queues is not null then
             perform pgq_task._make_error_queues(v_queues, v_lanes);
@@ -65,12 +64,11 @@ begin
                coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as failed, pgq_task._cancelled(c.id) as cancelled,
                case when f.final is not true then format('max_attempts = %s', q.queue_max_attempts) end as because
           from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
-          join pgq_task.task c on c.id = f.id and c.version = f.version
+          join pgq_task.task c on c.id = any (array[f.id]) and c.version = f.version
           join pgq_task.queue q
             on q.queue_id = c.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(c.queue_id, 'claim'))
-         where c.id = any (fail_many.ids)
-           and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp())
-         order by c.id
+         where c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp()
+         order by f.id
            for no key update of c
     loop
         failed := t.failed or t.cancelled is not null;

@@ -70,7 +70,7 @@ begin
         delete from pgq_task.task t
          -- in the order in which all sessions lock them
          using (select u.id, u.version from unnest(ids, versions) u (id, version) order by u.id) d
-         where t.id = any (finish_many.ids) and t.id = d.id and t.version = d.version
+         where t.id = any (array[d.id]) and t.version = d.version
            and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
         returning t.*)
     select array_agg(g.id), array_agg(g.queue_id), bool_or(g.order_key is not null), bool_or(q.queue_keep > interval '0'),
@@ -123,25 +123,25 @@ begin
         with mine as materialized (
             select t.id, least(v_now + coalesce(renew.lease, q.queue_lease), t.last_attempt + q.queue_time_limit) as lease
               from unnest(ids, versions) r (id, version)
-              join pgq_task.task t on t.id = r.id and t.version = r.version
+              join pgq_task.task t on t.id = any (array[r.id]) and t.version = r.version
               join pgq_task.queue q
                 on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-             where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
+             where t.claimant = renew.claimant and t.lease is not null
                and (q.queue_time_limit is null or t.last_attempt + q.queue_time_limit > v_now)
                for no key update of t skip locked),
         renewed as (
             update pgq_task.task t
                set version = t.version + 1, lease = m.lease, pos = pgq_task._position_of(m.lease)
               from mine m
-             where t.id = any (renew.ids) and t.id = m.id
+             where t.id = any (array[m.id])
             returning t.id, t.version, t.lease)
         select n.id, n.version, n.lease from renewed n
         union all
         select t.id, t.version, t.lease
           from unnest(ids, versions) r (id, version)
-          join pgq_task.task t on t.id = r.id and t.version = r.version
+          join pgq_task.task t on t.id = any (array[r.id]) and t.version = r.version
           join pgq_task.queue q on q.queue_id = t.queue_id + 0
-         where t.id = any (renew.ids) and t.claimant = renew.claimant and t.lease is not null
+         where t.claimant = renew.claimant and t.lease is not null
            and (q.queue_time_limit is null or t.last_attempt + q.queue_time_limit > v_now)
            and t.id not in (select m.id from mine m);
 end;
@@ -202,7 +202,7 @@ as $$
                'has_version', case when r.allowed then t.version end, 'claimant', case when r.allowed then t.claimant end,
                'lease', case when r.allowed then t.lease end)) order by w.nr)
       from unnest(i_ids, i_versions) with ordinality w (id, version, nr)
-      left join pgq_task.task t on t.id = any (i_ids) and t.id = w.id
+      left join pgq_task.task t on t.id = any (array[w.id])
       left join pgq_task.queue q on q.queue_id = t.queue_id + 0
      cross join lateral (select not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim') as allowed) r
      where t.id is null or t.version is distinct from w.version

@@ -27,9 +27,8 @@ begin
         insert into pgq_task.progress as p (id, claimant, done, total, note, at)
         select distinct on (t.id) t.id, heartbeat.claimant, n.done, n.total, n.note, clock_timestamp()
           from unnest(heartbeat.progress_ids, heartbeat.done, heartbeat.total, heartbeat.notes) with ordinality n (id, done, total, note, nr)
-          join pgq_task.task t on t.id = n.id and t.claimant = heartbeat.claimant
+          join pgq_task.task t on t.id = any (array[n.id]) and t.claimant = heartbeat.claimant
           join pgq_task.queue q on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
-         where t.id = any (heartbeat.progress_ids)
          order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
@@ -44,9 +43,9 @@ begin
     return query
         select c.id, c.reason
           from pgq_task.cancellation c
-          join pgq_task.task t on (t.id, t.queue_id + 0, t.created) = (c.id, c.queue_id, c.created) and t.claimant = heartbeat.claimant
+          join pgq_task.task t on t.id = any (array[c.id]) and (t.queue_id + 0, t.created) = (c.queue_id, c.created) and t.claimant = heartbeat.claimant
           join pgq_task.queue q on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'))
-         where t.id = any (heartbeat.ids);
+         where c.id = any (heartbeat.ids);
 end;
 $$;
 
@@ -71,8 +70,8 @@ begin
         select t.id, q.queue_name, t.claimant, t.lease, p.done, p.total, p.note, p.at, c.reason
           from pgq_task.task t
           join pgq_task.queue q on q.queue_id = t.queue_id + 0
-          left join pgq_task.progress p on p.id = t.id and p.claimant = t.claimant
-          left join pgq_task.cancellation c on (c.id, c.queue_id, c.created) = (t.id, q.queue_id, t.created)
+          left join pgq_task.progress p on p.id = t.id + 0 and p.claimant = t.claimant
+          left join pgq_task.cancellation c on (c.id, c.queue_id, c.created) = (t.id + 0, q.queue_id, t.created)
          where t.id = any (array(select o.id from pgq_task.progress o union select o.id from pgq_task.cancellation o))
            and t.lease > clock_timestamp()
            and (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)

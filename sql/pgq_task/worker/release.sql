@@ -30,11 +30,11 @@ begin
     with given as (
         select t.id, d.delay
           from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
-          join pgq_task.task t on t.id = d.id and t.version = d.version
+          join pgq_task.task t on t.id = any (array[d.id]) and t.version = d.version
           join pgq_task.queue q
             on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-         where t.id = any (release.ids) and t.claimant = release.claimant and t.lease is not null
-         order by t.id
+         where t.claimant = release.claimant and t.lease is not null
+         order by d.id
            for no key update of t),
     back as (
         update pgq_task.task t
@@ -42,7 +42,7 @@ begin
                pos = case when given.delay <> interval '0' then pgq_task._position_at(null, given.delay)
                           else least(t.pos, v_now) end
           from given
-         where t.id = any (release.ids) and t.id = given.id
+         where t.id = any (array[given.id])
         returning t.id, t.queue_id, t.priority, t.pos),
     -- Claims must look for the tasks at their positions.
     ahead as (

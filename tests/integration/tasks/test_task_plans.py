@@ -133,6 +133,19 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
     read["sweep"] = pages_read(held, "sweep()", given)
     assert not {call: pages for call, pages in read.items() if pages > DEAD / 20}
 
+    # Nor do many tasks cost more than few.
+    task_ops.push_many(held, QUEUE, 400)
+    claimed = task_ops.claim(held, QUEUE, number=400)
+    ids, versions = map(list, zip(*claimed, strict=True))
+    for call in ("renew", "release", "finish_many"):
+        with held.transaction(force_rollback=True):
+            pages = pages_read(
+                held,
+                f"{call}(%(claimant)s, %(ids)s, %(versions)s)",
+                given | {"ids": ids, "versions": versions},
+            )
+            assert pages < 50 * len(ids), call
+
     held.execute("select pg_stat_force_next_flush()")
     untried = held.execute(
         "select p.proname from pg_proc p left join pg_stat_user_functions on funcid = p.oid"
