@@ -159,6 +159,7 @@ _KINDS = {
     "poll_interval": POSITIVE_SECONDS,
 }
 _KINDS_OF_TASKS = _KINDS | {
+    "batch_size": COUNT.or_none(),
     "lease": Kind("positive seconds", _is_positive).or_none(),
     "fold_interval": SECONDS,
     "reconnect_cap": POSITIVE_SECONDS,
@@ -192,6 +193,8 @@ def settings_of(worker: Any, *, until_empty: bool) -> Settings:
         way=way,
         queues=sql.queue_names(worker.queues),
         lease=sql.duration(worker.lease, "lease"),
+        # Tasks of few slots do not keep many busy until the next claim is answered.
+        batch_size=worker.batch_size or min(100 * worker.concurrency, 1000),
         pushes_periodic=worker._pushes_periodic(),
         until_empty=until_empty,
     )

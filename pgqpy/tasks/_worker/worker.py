@@ -55,8 +55,9 @@ class TaskWorker(Stoppable):
 
     lease: Duration | None = None
     """Seconds for which a task is claimed and renewed. None: the queue's setting."""
-    batch_size: int = 100
-    """The maximum number of tasks to claim at once: fewer while they take long."""
+    batch_size: int | None = None
+    """The maximum number of tasks to claim at once: fewer while they take long. None: 100 for each
+    of ``concurrency``, and 1,000 at most."""
     concurrency: int = 1
     """The number of tasks to work on at once: in threads, or in asyncio tasks."""
     random: bool = True
