@@ -75,6 +75,7 @@ begin
     perform pgq._capture_give_function(v_function, i_table);
     perform pgq._capture_add_triggers(i_table, v_function, array(select jsonb_array_elements_text(v_options -> 'operations')), null);
     perform pgq.capture_new_partitions(i_table);
+    perform pgq._capture_contract(v_function, true);
     return pg_catalog.format('%I.%I', v_schema, v_name);
 end;
 $$;

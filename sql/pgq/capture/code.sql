@@ -174,6 +174,7 @@ begin
     if not found
        or current_setting('transaction_isolation') <> 'read committed'
        or not pg_try_advisory_xact_lock('pg_proc'::regclass::int4, f.oid::int8::bit(32)::int4)
+       or not pgq._capture_contract(f.oid, false)
     then
         return false;
     end if;

@@ -59,7 +59,7 @@ declare
     v_virtual   boolean;
     v_from      text;
 begin
-    if i_shape -> 'columns' = 'null' then
+    if (i_shape -> 'whole_row')::boolean then
         return format('pg_catalog.row_to_json(%s)::pg_catalog.text', i_whole_row);
     end if;
 

@@ -51,8 +51,9 @@ as $$
 -- Returns:
 --      schema, table   - names
 --      key             - names of the key's columns
---      columns         - [{name, type, expression}, ...]; null if the row can be taken as it is (expression: for a
---                        column that is computed when read)
+--      columns         - [{name, type, modifier, not_null, expression}, ...] (expression: for a column that is
+--                        computed when read)
+--      whole_row       - whether the row can be taken as it is
 --      key_in_arrays   - whether array_agg() accepts the key's columns, which it does not if they are arrays themselves
 --      key_by_bytes    - whether equal keys have the same bytes, so that the faster operator can compare them
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
@@ -105,6 +106,8 @@ begin
                jsonb_build_object(
                    'name', a.attname,
                    'type', a.atttypid::regtype,
+                   'modifier', a.atttypmod,
+                   'not_null', a.attnotnull,
                    'expression', case when a.attgenerated = 'v' then pg_get_expr(d.adbin, d.adrelid) end)
                order by a.attnum)
       into columns
@@ -114,12 +117,6 @@ begin
        and (not i_options ? 'columns' or a.attnum = any (listed) or key_columns ? a.attname)
        and (not i_options ? 'exclude' or a.attnum <> all (coalesce(listed, '{}')));
 
-    if i_options ->> 'format' = 'row_json' and not i_options ?| array['columns', 'exclude']
-       and not jsonb_path_exists(columns, '$[*].expression ? (@ != null)')
-    then
-        columns := null;
-    end if;
-
     -- The same goes for the names of schema and table. Temporary tables come without their schema.
     names := parse_ident(i_table::regclass::text);
     if cardinality(names) = 1 then
@@ -127,6 +124,8 @@ begin
     end if;
     return jsonb_build_object(
         'schema', names[1], 'table', names[2], 'key', key_columns, 'columns', columns,
+        'whole_row', i_options ->> 'format' = 'row_json' and not i_options ?| array['columns', 'exclude']
+                     and not jsonb_path_exists(coalesce(columns, '[]'), '$[*].expression ? (@ != null)'),
         'key_in_arrays', not exists (
             select from pg_attribute a join pg_type t on t.oid = a.atttypid
              where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'),
