@@ -23,6 +23,7 @@ from pgqpy_consumers.spark.session import (
 from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:
+    from pgqpy_consumers.spark._contract import contract_schema
     from pgqpy_consumers.spark._tables import latest_changes, latest_rows, table_schema
     from pgqpy_consumers.spark.archive import Archive
     from pgqpy_consumers.spark.payload import MalformedPayload, decode_payload
@@ -40,6 +41,7 @@ __all__ = [
     "Replay",
     "Selection",
     "SparkConsumer",
+    "contract_schema",
     "decode_payload",
     "get_session",
     "latest_changes",
@@ -57,6 +59,7 @@ _LATER = {
     "PgqTaskDataSource": "tasks",
     "Replay": "replay",
     "Selection": "replay",
+    "contract_schema": "_contract",
     "decode_payload": "payload",
     "latest_changes": "_tables",
     "latest_rows": "_tables",

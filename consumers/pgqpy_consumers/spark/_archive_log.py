@@ -16,11 +16,11 @@ interrupted before its commit is discarded; after it, the next process publishes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -38,6 +38,8 @@ FORMAT = 1
 
 KEPT = 100
 """Entries of the log that are kept for people; only the newest is needed."""
+
+FileFormat: TypeAlias = Literal["parquet", "avro"]
 
 PARTITIONS: Mapping[str, str] = {
     "day": "date(ev_time)",
@@ -83,26 +85,38 @@ class Commit:
         return cls(start=start, end=end, **stored)
 
 
-def create_archive(directory: Directory, partition_by: Sequence[str] | None) -> tuple[str, ...]:
-    """Create an archive unless there is one; returns its partitioning.
+def create_archive(
+    directory: Directory, partition_by: Sequence[str] | None, file_format: FileFormat | None = None
+) -> tuple[tuple[str, ...], FileFormat]:
+    """Create an archive unless there is one; returns its partitioning and the format of its files.
 
-    None for ``partition_by`` means that of the archive, or by day. Raises ArchiveError if the
-    archive is partitioned in another way.
+    None means that of the archive; without one, by day and Parquet. Raises ArchiveError if the
+    archive is partitioned in another way, or has files of another format.
     """
     if not directory.exists(HEADER):
-        header = {"format": FORMAT, "partition_by": [*(partition_by or ("day",))]}
+        header = {
+            "format": FORMAT,
+            "partition_by": [*(partition_by or ("day",))],
+            "files": file_format or "parquet",
+        }
         directory.create(HEADER, json.dumps(header))
-    actual = partitions(directory)
+    actual, files = partitions(directory)
+    if file_format not in (None, files):
+        raise ArchiveError(
+            f"{directory} has files of format {files}, not {file_format}",
+            hint="Leave the option out, or archive into another directory.",
+        )
     if partition_by is not None and actual != tuple(partition_by):
         raise ArchiveError(
             f"{directory} is partitioned by {','.join(actual)}, not by {','.join(partition_by)}",
             hint="Leave the option out, or archive into another directory.",
         )
-    return actual
+    return actual, files
 
 
-def partitions(directory: Directory) -> tuple[str, ...]:
-    """The partitioning of an archive, below the queue. Raises ArchiveError if there is none."""
+def partitions(directory: Directory) -> tuple[tuple[str, ...], FileFormat]:
+    """The partitioning of an archive, below the queue, and the format of its files. Raises
+    ArchiveError if there is no archive."""
     if not directory.exists(HEADER):
         raise ArchiveError(
             f"{directory} is no archive", hint="pgqpy spark archive QUEUE PATH makes one."
@@ -110,7 +124,7 @@ def partitions(directory: Directory) -> tuple[str, ...]:
     header = json.loads(directory.read(HEADER))
     if header["format"] != FORMAT:
         raise ArchiveError(f"{directory} is of a newer pgqpy", hint="Upgrade pgqpy here, too.")
-    return tuple(header["partition_by"])
+    return tuple(header["partition_by"]), header.get("files", "parquet")
 
 
 def queues(directory: Directory) -> list[str]:
@@ -123,17 +137,17 @@ class ArchiveLog:
     """The log of one queue in an archive. One process at a time may change it."""
 
     def __init__(self, directory: Directory, queue: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self._home = f"{CONTROL}/queue={quote(queue, safe='')}"
 
     def __str__(self) -> str:
         """The full name of the log's directory."""
-        return self._directory.path(self._home)
+        return self.directory.path(self._home)
 
     def newest(self) -> Commit | None:
         """The tick range that was committed last."""
         names = self._names()
-        return Commit.from_json(self._directory.read(self._entry(names[-1]))) if names else None
+        return Commit.from_json(self.directory.read(self._entry(names[-1]))) if names else None
 
     def stage(self) -> str:
         """A new name for a staging directory."""
@@ -141,12 +155,12 @@ class ArchiveLog:
 
     def path(self, staging: str) -> str:
         """The full name of a staging directory."""
-        return self._directory.path(staging)
+        return self.directory.path(staging)
 
     def commit(self, last: Commit | None, start: Offset, end: Offset, staging: str) -> Commit:
         """Add a range, whose files are all written, to the log: from now on it is archived."""
-        files = self._directory.parquet_files(staging)
-        events = sum(self._directory.count_rows(f"{staging}/{name}") for name in files)
+        files = self.directory.data_files(staging)
+        events = sum(self.directory.count_rows(f"{staging}/{name}") for name in files)
         commit = Commit(
             number=last.number + 1 if last else 1,
             start=start,
@@ -154,7 +168,8 @@ class ArchiveLog:
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             staging=staging,
             files={
-                name: f"{name.rpartition('/')[0]}/ticks-{start.tick}-{end.tick}-{number}.parquet"
+                name: f"{name.rpartition('/')[0]}/ticks-{start.tick}-{end.tick}-{number}"
+                f".{name.rpartition('.')[2]}"
                 for number, name in enumerate(files)
             },
             events=events,
@@ -162,23 +177,23 @@ class ArchiveLog:
             total_events=events + (last.total_events if last else 0),
             total_files=len(files) + (last.total_files if last else 0),
         )
-        self._directory.create(self._entry(f"{commit.number:020d}.json"), commit.to_json())
+        self.directory.create(self._entry(f"{commit.number:020d}.json"), commit.to_json())
         return commit
 
     def publish(self, commit: Commit) -> None:
         """Move its files to where they are read; also completes an interrupted move."""
         for staged, published in commit.files.items():
-            self._directory.move(f"{commit.staging}/{staged}", published)
-        self._directory.delete(commit.staging)
+            self.directory.move(f"{commit.staging}/{staged}", published)
+        self.directory.delete(commit.staging)
 
     def tidy(self) -> None:
         """Delete staged files that will not be committed, and the oldest entries."""
-        self._directory.delete(f"{self._home}/staging")
+        self.directory.delete(f"{self._home}/staging")
         for name in self._names()[:-KEPT]:
-            self._directory.delete(self._entry(name))
+            self.directory.delete(self._entry(name))
 
     def _names(self) -> list[str]:
-        names = self._directory.names(f"{self._home}/log")
+        names = self.directory.names(f"{self._home}/log")
         return [name for name in names if name.endswith(".json")]
 
     def _entry(self, name: str) -> str:
@@ -233,8 +248,8 @@ class Directory:
                 each.getPath().getName() for each in self._fs.listStatus(self._path(name))
             )
 
-    def parquet_files(self, name: str) -> list[str]:
-        """The Parquet files under one of its directories, as paths from there, sorted."""
+    def data_files(self, name: str) -> list[str]:
+        """The archived files under one of its directories, as paths from there, sorted."""
         if not self.exists(name):
             return []
         prefix = f"{self.path(name)}/"
@@ -243,12 +258,14 @@ class Directory:
             found = self._fs.listFiles(self._path(name), True)
             while found.hasNext():
                 path = str(found.next().getPath().toString())
-                if path.endswith(".parquet"):
+                if path.endswith((".parquet", ".avro")):
                     files.append(path.removeprefix(prefix))
         return sorted(files)
 
     def count_rows(self, name: str) -> int:
-        """The number of rows that a Parquet file declares."""
+        """The number of rows that a Parquet file declares, or the name of an Avro file."""
+        if name.endswith(".avro"):
+            return int(name.removesuffix(".avro").rpartition("-")[2])
         parquet = self._jvm.org.apache.parquet.hadoop
         with _errors():
             file = parquet.util.HadoopInputFile.fromPath(self._path(name), self._conf)
@@ -277,15 +294,25 @@ class Directory:
         """
         folder, _, last = name.rpartition("/")
         temporary = f"{folder}/.{last}.new"
-        with _errors():
-            stream = self._fs.create(self._path(temporary), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+        self.write(temporary, [text.encode()])
         if self.exists(name):
             raise FileSystemError(f"{self.path(name)} exists already")
         self._rename(temporary, name)
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write a file of any size; after an error, a part of it may be there."""
+        with _errors():
+            stream = self._fs.create(self._path(name), True)
+            try:
+                for piece in pieces:
+                    stream.write(bytearray(piece))
+            finally:
+                stream.close()
+
+    def partition_path(self, values: Iterable[tuple[str, str | None]]) -> str:
+        """The directory of a partition as Spark names it: ``queue=orders/day=2026-11-21``."""
+        utils = self._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils
+        return "/".join(str(utils.getPartitionPathString(*each)) for each in values)
 
     def move(self, name: str, to: str) -> None:
         """Move a file, creating the directories for it; does nothing if it was moved before."""

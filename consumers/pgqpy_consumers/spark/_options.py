@@ -9,6 +9,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_type_hints
 
+from psycopg import sql
 from pyspark.sql.types import StructField, StructType
 
 import pgqpy
@@ -162,6 +163,28 @@ class EventOptions(Options):
     malformed: Annotated[str, one_of("fail", "drop", "column")] = "fail"
     optional: Annotated[tuple[str, ...] | None, _some_names] = None
     """Columns that a payload may lack; ``*``: any. None: any, unless it is a table's row."""
+    contract: Annotated[str | None, text] = None
+    """The events of this type, with the columns of their contract."""
+    contract_version: Annotated[int | None, count] = None
+    """The version of the contract; None: the newest."""
+
+    def __post_init__(self) -> None:
+        if self.contract is None:
+            if self.contract_version is not None:
+                raise InvalidOption(
+                    "option contractVersion needs option contract",
+                    hint="Give the type of the events as contract.",
+                )
+            return
+        # A captured table's contract has the name that its events have in ev_extra1.
+        of_type = sql.SQL(
+            "(ev_type = {0} or ev_extra1 = {0} and pg_catalog.left(ev_type, 6) = '{{\"op\":')"
+        ).format(sql.Literal(self.contract))
+        condition = of_type.as_string(None)
+        if self.where is not None:
+            condition = f"({self.where}) and {condition}"
+        object.__setattr__(self, "where", condition)
+        object.__setattr__(self, "payload", self.payload or "json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +201,7 @@ class ReadOptions(EventOptions):
     """The consumer whose pending events to read: those after the last tick that it has finished."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")
         self._exclude("start_tick", "start_time")
         self._exclude("end_tick", "end_time")

@@ -122,10 +122,16 @@ def decoding(options: EventOptions, schema: StructType) -> Plain | Decoder:
 def event_schema(options: EventOptions) -> StructType:
     """The default schema: the columns of events, or those named in option columns. Raises
     InvalidOption if there is no such column, or if option payload needs other columns."""
+    if options.contract is not None:
+        from pgqpy_consumers.spark._contract import contract_schema
+
+        with options.connect("pgqpy spark read") as conn:
+            return contract_schema(conn, options.queue, options.contract, options.contract_version)
     if options.payload is not None:
         raise InvalidOption(
             "option payload needs .schema(...): the columns to decode from ev_data",
-            hint="table_schema(dsn, table) has those of a table.",
+            hint="table_schema(dsn, table) has those of a table, option contract those of a"
+            " contract.",
         )
     columns = options.columns or EVENT_COLUMNS
     unknown = [name for name in columns if name not in EVENT_COLUMNS]

@@ -21,6 +21,7 @@ from pgqpy_consumers.spark._archive_log import (
     ArchiveLog,
     Commit,
     Directory,
+    FileFormat,
     create_archive,
 )
 from pgqpy_consumers.spark._events import cut, events_frame
@@ -70,6 +71,9 @@ class Archive(SparkConsumer):
     """Names of `PARTITIONS`, below the queue. None: as the archive has them; a new one by day."""
     events_per_file: int = 500_000
     """The approximate number of events in a part of a batch. Each part makes a file a partition."""
+    file_format: FileFormat | None = None
+    """parquet, or avro with payloads typed by their contracts. None: as the archive has them; a new
+    one parquet."""
     accept_gap: bool = False
     """Continue after a gap of lost events, instead of raising `ArchiveGap`."""
 
@@ -135,7 +139,7 @@ class Archive(SparkConsumer):
 
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
         """Archive everything that is not archived yet, up to the end of the batch."""
-        log, columns = self._log()
+        log, columns, files = self._log()
         self._take_turn(log)
         last = log.newest()
         if last is not None:
@@ -147,7 +151,14 @@ class Archive(SparkConsumer):
             return
         start = self._start(last, batch)
         staging = log.stage()
-        self._write(self._events(start, end), columns, log.path(staging))
+        events = self._partitioned(self._events(start, end), columns)
+        if files == "avro":
+            from pgqpy_consumers.spark import _archive_avro as avro
+
+            contracts = avro.Contracts.of(self.conn, self.queue)
+            avro.write(events, ["queue", *columns], contracts, log.directory, staging)
+        else:
+            events.write.partitionBy("queue", *columns).parquet(log.path(staging))
         # The lock ends with the transaction: check that it is still open.
         self.conn.execute("select 1")
         commit = log.commit(last, start, end, staging)
@@ -165,11 +176,11 @@ class Archive(SparkConsumer):
                 hint="One is enough: stop this one, or let it stand by for when that one ends.",
             ) from None
 
-    def _log(self) -> tuple[ArchiveLog, tuple[str, ...]]:
-        """The queue's log, and the partitioning of the archive."""
+    def _log(self) -> tuple[ArchiveLog, tuple[str, ...], FileFormat]:
+        """The queue's log, the partitioning of the archive, and the format of its files."""
         directory = Directory(self.spark, self.path)
-        columns = create_archive(directory, self.partition_by)
-        return ArchiveLog(directory, self.queue), columns
+        columns, files = create_archive(directory, self.partition_by, self.file_format)
+        return ArchiveLog(directory, self.queue), columns, files
 
     def _check(self, conn: pgqpy.Connection, last: Commit) -> None:
         try:
@@ -217,16 +228,12 @@ class Archive(SparkConsumer):
         )
         return events_frame(spark, source, cut(start.seq + 1, end.seq, max(parts, 1)))
 
-    def _write(self, events: DataFrame, partition_by: Sequence[str], path: str) -> None:
-        """Write files ordered by ev_id, so that reading a range of ids reads little."""
-        columns = ["queue", *partition_by]
+    def _partitioned(self, events: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+        """The events with the columns that partition them, in order: so files are ordered by
+        ev_id, and reading a range of ids reads little."""
         partitions = [sf.expr(PARTITIONS[name]).alias(name) for name in partition_by]
-        (
-            events.select("*", sf.lit(self.queue).alias("queue"), *partitions)
-            .sortWithinPartitions(*columns, "ev_id")
-            .write.partitionBy(*columns)
-            .parquet(path)
-        )
+        with_columns = events.select("*", sf.lit(self.queue).alias("queue"), *partitions)
+        return with_columns.sortWithinPartitions("queue", *partition_by, "ev_id")
 
     def _utc_session(self) -> SparkSession:
         """A session with days in UTC, and with times in a format that all programs read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.errors import AnalysisException
@@ -28,6 +28,12 @@ _DAY = """
 string(date_from_unix_date(int(
     (unix_micros(ev_time) - pmod(unix_micros(ev_time), 86400000000)) div 86400000000)))
 """
+
+
+_BINARY_FILE = cast(
+    "StructType",
+    StructType.fromDDL("path string, modificationTime timestamp, length long, content binary"),
+)
 
 
 class InvalidCondition(PgqError, ValueError):
@@ -75,7 +81,7 @@ class Replay:
         """
         self._spark = spark
         self._directory = Directory(spark, path)
-        self._partition_by = partitions(self._directory)
+        self._partition_by, self._files = partitions(self._directory)
         self.queue = self._source_queue(selection.queue)
         self._events = self._selected(selection)
 
@@ -126,22 +132,28 @@ class Replay:
         return named
 
     def _selected(self, selection: Selection) -> DataFrame:
-        schema = StructType([*EVENT_SCHEMA]).add("queue", "string")
+        avro = self._files == "avro"
+        schema = StructType([*(_BINARY_FILE if avro else EVENT_SCHEMA)]).add("queue", "string")
         days = "day" in self._partition_by
         if days:
             schema = schema.add("day", "date")
-        stored = self._spark.read.schema(schema).parquet(str(self._directory))
-        events = stored.where(sf.col("queue") == self.queue)
-        if selection.from_time is not None:
-            time = selection.from_time.astimezone(UTC)
-            events = events.where(sf.col("ev_time") >= sf.lit(time))
-            if days:
-                events = events.where(sf.col("day") >= sf.lit(time.date()))
-        if selection.to_time is not None:
-            time = selection.to_time.astimezone(UTC)
-            events = events.where(sf.col("ev_time") < sf.lit(time))
-            if days:
-                events = events.where(sf.col("day") <= sf.lit(time.date()))
+        reader = self._spark.read.schema(schema).format("binaryFile" if avro else "parquet")
+        events = reader.load(str(self._directory)).where(sf.col("queue") == self.queue)
+        from_time, to_time = (
+            each and each.astimezone(UTC) for each in (selection.from_time, selection.to_time)
+        )
+        if from_time is not None and days:
+            events = events.where(sf.col("day") >= sf.lit(from_time.date()))
+        if to_time is not None and days:
+            events = events.where(sf.col("day") <= sf.lit(to_time.date()))
+        if avro:
+            from pgqpy_consumers.spark._archive_avro import read
+
+            events = read(events)
+        if from_time is not None:
+            events = events.where(sf.col("ev_time") >= sf.lit(from_time))
+        if to_time is not None:
+            events = events.where(sf.col("ev_time") < sf.lit(to_time))
         if selection.first_id is not None:
             events = events.where(sf.col("ev_id") >= selection.first_id)
         if selection.last_id is not None:

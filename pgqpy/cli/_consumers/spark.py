@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pgqpy_consumers.spark import SparkConsumer
-    from pgqpy_consumers.spark._archive_log import Commit
+    from pgqpy_consumers.spark._archive_log import Commit, FileFormat
 
 #: Repeats pgqpy_consumers.spark._archive_log, which imports Spark.
 PARTITIONS = ("day", "month", "hour", "type")
@@ -145,6 +145,12 @@ def load(target: str) -> type[SparkConsumer]:
     help=f"Below the queue: some of {', '.join(PARTITIONS)}, with commas. A new archive: day.",
 )
 @click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "avro"]),
+    help="Of the files; Avro has payloads typed by their contracts. A new archive: parquet.",
+)
+@click.option(
     "--collect",
     type=click.FloatRange(min=0),
     default=10,
@@ -161,12 +167,13 @@ def archive(
     path: str,
     consumer: str,
     partition_by: tuple[str, ...] | None,
+    file_format: FileFormat | None,
     collect: float,
     once: bool,
     accept_gap: bool,
     master: str | None,
 ) -> None:
-    """Write a queue's history as Parquet.
+    """Write a queue's history as Parquet, or as Avro.
 
     Each event is written once, even if processes are killed, into the directory PATH on any file
     system that Spark knows, partitioned by queue and day. It begins at the oldest events of the
@@ -191,6 +198,7 @@ def archive(
             )
 
     Archiver.partition_by = partition_by
+    Archiver.file_format = file_format
     Archiver.accept_gap = accept_gap
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     archiver = Archiver(dsn, path=path, spark=spark, queue=queue, consumer=consumer)
@@ -222,7 +230,7 @@ def archive_info(path: str, master: str | None) -> None:
     from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory, partitions, queues
 
     directory = Directory(spark, path)
-    by = partitions(directory)
+    by, files = partitions(directory)
     newest = [(queue, ArchiveLog(directory, queue).newest()) for queue in queues(directory)]
     found = [
         {
@@ -237,9 +245,9 @@ def archive_info(path: str, master: str | None) -> None:
         if last is not None
     ]
     if wants_json():
-        print_json({"partition_by": ["queue", *by], "queues": found})
+        print_json({"partition_by": ["queue", *by], "files": files, "queues": found})
         return
-    say(f"partitioned by queue, {', '.join(by)}")
+    say(f"{files}, partitioned by queue, {', '.join(by)}")
     if found:
         headings = [key.replace("_", " ").capitalize() for key in found[0]]
         print_table(headings, [list(each.values()) for each in found])

@@ -29,7 +29,14 @@ EVENTS = [
 
 
 @pytest.fixture
-def lake(spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: Path) -> str:
+def lake(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    dsn: str,
+    conn: Connection,
+    queue: str,
+    tmp_path: Path,
+) -> str:
     """An archive of `queue`, which has `EVENTS`; and a queue ``again``."""
     from pgqpy_consumers.spark.archive import Archive
 
@@ -41,6 +48,7 @@ def lake(spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: 
     ops.tick(conn, queue)
     conn.execute("select pgq.create_queue('again')")
     archiver = Archive(dsn, path=str(tmp_path / "lake"), spark=spark, queue=queue)
+    archiver.file_format = getattr(request, "param", "parquet")
     archiver.register()
     archiver.run_once()
     return str(tmp_path / "lake")
@@ -56,6 +64,10 @@ def expected(*numbers: int) -> list[tuple[Any, ...]]:
     return [EVENTS[number][1:] for number in numbers]
 
 
+both_formats = pytest.mark.parametrize("lake", ["parquet", "avro"], indirect=True)
+
+
+@both_formats
 def test_all_of_an_archive_comes_again_as_it_was(
     lake: str, cli: Cli, conn: Connection, queue: str
 ) -> None:
@@ -67,6 +79,7 @@ def test_all_of_an_archive_comes_again_as_it_was(
     assert sent(conn) == expected(*range(6), *range(6))
 
 
+@both_formats
 def test_a_part_is_chosen_by_time_id_type_and_condition(
     lake: str, cli: Cli, conn: Connection
 ) -> None:
