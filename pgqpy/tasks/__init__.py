@@ -7,7 +7,7 @@ For sync and for asyncio::
     TableWorker(dsn, "mail", send).run()                    # AsyncTableWorker
     TaskApp("mails").worker(dsn).run()                      # TaskApp.async_worker
 
-All public names are here; `TaskApp`, `Job` and `PushOptions` need ``pgqpy[jobs]``.
+All public names are here; `TaskApp`, `Flow`, `Job` and `PushOptions` need ``pgqpy[jobs]``.
 """
 
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from pgqpy.tasks._stations import PipelineWorker
 from pgqpy.tasks._stations_async import AsyncPipelineWorker
 from pgqpy.tasks._values import (
     FinishedTask,
+    FlowStep,
     Modified,
     PeriodicInfo,
     Pushed,
@@ -38,6 +39,7 @@ from pgqpy.tasks._worker.worker import TaskWorker
 from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
 
 if TYPE_CHECKING:
+    from pgqpy.tasks._jobs.app import Flow as Flow
     from pgqpy.tasks._jobs.app import Job as Job
     from pgqpy.tasks._jobs.app import PushOptions as PushOptions
     from pgqpy.tasks._jobs.app import TaskApp as TaskApp
@@ -50,6 +52,7 @@ __all__ = [
     "AsyncTasks",
     "CurrentJob",
     "FinishedTask",
+    "FlowStep",
     "Modified",
     "Move",
     "PeriodicInfo",
@@ -78,7 +81,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import what needs an extra when it is first used."""
-    if name in ("Job", "PushOptions", "TaskApp"):
+    if name in ("Flow", "Job", "PushOptions", "TaskApp"):
         from pgqpy.tasks._jobs import app
 
         return getattr(app, name)

@@ -25,6 +25,7 @@ from pgqpy.tasks._connections import executor
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
     FinishedTask,
+    FlowStep,
     Modified,
     PeriodicInfo,
     Pushed,
@@ -342,6 +343,22 @@ class Tasks:
         in their payloads. No other task gets them."""
         reserve = b"select * from pgq_task.reserve_ids(%s::int4)"
         return [row[0] for row in self._rows(reserve, sql.whole(count, "count"))]
+
+    # --- flows
+
+    def push_flow(self, steps: Iterable[Mapping[str, Any]]) -> int:
+        """Put tasks into queues, some of which wait for others; return the flow's number.
+
+        Each step is a mapping like an insert of `modify`; ``after`` are the numbers of earlier
+        steps, from 1, and ``name`` is for `flow`. `Flow` does this for jobs.
+        """
+        return int(self._value(sql.PUSH_FLOW, sql.changes_json(steps) or "[]"))
+
+    def flow(self, number: int) -> list[FlowStep]:
+        """List the steps of a flow: by its number, or the id of one of its tasks. Raises
+        InvalidTask if it is unknown; it is known until a day after its end."""
+        steps = b"select * from pgq_task.get_flow(%s::int8)"
+        return self._objects(FlowStep, steps, sql.whole(number, "number"))
 
     # --- tasks that other processes work on
 

@@ -31,8 +31,9 @@ PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
                           %s::jsonb, %s::text[])
 """
+PUSH_FLOW = b"select min(flow) from pgq_task.push_flow(%s::jsonb)"
 #: Also for connections of other libraries: they return ids, which every driver reads alike.
-PUSHES = frozenset({PUSH, PUSH_UNIQUE, PUSH_MANY})
+PUSHES = frozenset({PUSH, PUSH_UNIQUE, PUSH_MANY, PUSH_FLOW})
 #: The error of a task whose last attempt ended without a result: pgq_task._lost_error().
 LOST = "the worker was lost"
 _TASK = b"""

@@ -106,6 +106,27 @@ class TaskQueueInfo:
     next_time: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class FlowStep:
+    """A step of a flow: its number from 1, the task's id, and in ``after`` the numbers of those
+    that it waits for.
+
+    ``state`` is finished, removed, failed (in the error queue), waiting (for those in ``after``),
+    or the task's status. Name, state, attempts, error and result are None if the caller may not
+    read the queue.
+    """
+
+    nr: int
+    id: int
+    name: str | None
+    queue: str
+    after: list[int]
+    state: str | None
+    attempts: int | None
+    error: str | None
+    result: Any
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTask:
     """A task at its end.

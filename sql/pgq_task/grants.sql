@@ -9,7 +9,8 @@ grant execute on function
     pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.push_unique(text, jsonb, text, text, interval, boolean, timestamptz, interval, int4, jsonb, text),
     pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
-    pgq_task.run_periodic(text)
+    pgq_task.run_periodic(text),
+    pgq_task.push_flow(jsonb)
 to pgq_writer;
 
 grant execute on function
@@ -39,6 +40,7 @@ grant execute on function
     pgq_task.next_time(text[]),
     pgq_task.cancel(bigint, text),
     pgq_task.get_result(bigint),
+    pgq_task.get_flow(bigint),
     pgq_task.heartbeat(text, bigint[], bigint[], float8[], float8[], text[]),
     pgq_task.get_progress(text, bigint[])
 to pgq_reader;

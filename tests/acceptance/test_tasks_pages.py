@@ -93,7 +93,8 @@ def test_tasks(
 
 def test_jobs(conn: Connection, page: dict[str, Any], tasks: Tasks) -> None:
     page |= {"tasks": tasks}
-    first, timed, periodic, schedules, limits, results, progress = blocks(text_of("tasks-jobs.md"))
+    found = blocks(text_of("tasks-jobs.md"))
+    first, timed, periodic, schedules, limits, results, flow, progress = found
 
     run(first, page)
     page["conn"] = conn
@@ -117,6 +118,16 @@ def test_jobs(conn: Connection, page: dict[str, Any], tasks: Tasks) -> None:
         run(results.replace("wait=30", "wait=0"), page)
     page["app"].worker().run(until_empty=True)
     assert tasks.result(page["task_id"], wait=0) == "sent to ada@example.org"
+
+    run(flow, page)
+    page["app"].worker().run(until_empty=True)
+    steps = tasks.flow(page["number"])
+    assert [(step.state, step.result) for step in steps] == [
+        ("finished", 17),
+        ("finished", 17),
+        ("finished", 34),
+        ("finished", None),
+    ]
 
     run(progress, page)
     page["scale"].push(conn, ["a.png", "b.png"])

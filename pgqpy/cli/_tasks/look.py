@@ -121,6 +121,40 @@ def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
         yield "cancelled", progress.cancelled
 
 
+@task.command("flow", role="pgq_reader")
+@click.argument("number", type=TASK_ID)
+@click.option("--mermaid", is_flag=True, help="Print a diagram for Mermaid.")
+@json_option
+def flow(conn: Connection, number: int, mermaid: bool) -> None:
+    """Show the steps of a flow: by its number, or the id of one of its tasks.
+
+    If one has failed, `pgqpy task retry` continues the flow.
+
+    Examples:
+      pgqpy task flow 17
+      pgqpy task flow 17 --mermaid > flow.mmd
+    """
+    steps = Tasks(conn).flow(number)
+    if mermaid:
+        say("flowchart LR")
+        for step in steps:
+            say(f'  {step.nr}["{(step.name or "").replace(chr(34), chr(39))}<br>{step.state}"]')
+            for before in step.after:
+                say(f"  {before} --> {step.nr}")
+        return
+    columns: dict[str, Any] = {
+        "Step": lambda each: str(each.nr),
+        "Name": "name",
+        "Task": lambda each: str(each.id),
+        "Queue": "queue",
+        "After": lambda each: ", ".join(map(str, each.after)),
+        "State": "state",
+        "Error": lambda each: (each.error or "").partition("\n")[0],
+        "Result": lambda each: None if each.result is None else compact(each.result),
+    }
+    print_items(steps, columns, empty="no steps", each_a_line=True)
+
+
 @task.command("progress", role="pgq_reader")
 @any_task_queue_argument
 @watch_options

@@ -15,6 +15,7 @@ from pgqpy.errors import InvalidTask
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._jobs.current import Middleware
+from pgqpy.tasks._jobs.flow import Flow
 from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R, UniqueKey
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
 from pgqpy.tasks._jobs.periodic import every as interval_expression
@@ -22,7 +23,7 @@ from pgqpy.tasks._jobs.worker import AppWorker
 from pgqpy.tasks._jobs.worker_async import AsyncAppWorker
 from pgqpy.tasks._statements import Duration
 
-__all__ = ["Job", "PushOptions", "TaskApp"]
+__all__ = ["Flow", "Job", "PushOptions", "TaskApp"]
 
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 

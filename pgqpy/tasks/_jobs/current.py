@@ -61,6 +61,11 @@ class CurrentJob:
         return self._conn
 
     @property
+    def results(self) -> list[Any]:
+        """The results of the jobs that this one comes after in its `Flow`, in their order."""
+        return list((self.task.headers or {}).get("results") or [])
+
+    @property
     def stopping(self) -> bool:
         """Whether the worker was asked to stop: raise ``Retry(0)`` to continue in another one."""
         return self._stopping()

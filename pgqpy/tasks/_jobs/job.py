@@ -123,7 +123,7 @@ class Push(Generic[P]):
         function does not take, InvalidPayload for those that do not fit its annotations.
         """
         payload, settings = self.task(args, kwargs)
-        pushed: int | Awaitable[int] = _push(_tasks(conn), self.default.queue, payload, settings)
+        pushed: int | Awaitable[int] = _push(tasks_of(conn), self.default.queue, payload, settings)
         return pushed
 
     def push_many(
@@ -135,7 +135,7 @@ class Push(Generic[P]):
         """
         tasks = [self.task((), call) for call in calls]
         common = [{**settings, "order_key": None} for _, settings in tasks]
-        client = _tasks(conn)
+        client = tasks_of(conn)
         ids: list[int] | Awaitable[list[int]]
         if not tasks:
             # Awaitable if the connection is async.
@@ -283,7 +283,7 @@ def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 client_of: ContextVar[Callable[[Any], Any] | None] = ContextVar("pgqpy_client_of", default=None)
 
 
-def _tasks(conn: Any) -> Any:
+def tasks_of(conn: Any) -> Any:
     """Return the client for either kind of connection."""
     if (make := client_of.get()) is not None:
         return make(conn)

@@ -21,6 +21,8 @@ from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
 
 #: Seconds after which a task of an unknown job is offered again.
 _UNKNOWN = 15.0
+#: The maximum characters of a result that is passed on.
+_LARGEST = 1_000_000
 
 
 class AsyncAppWorker(AsyncTaskWorker):
@@ -111,7 +113,10 @@ class AsyncAppWorker(AsyncTaskWorker):
         )
         assert self._heartbeat is not None
         with self._heartbeat.watching(current):
-            return await async_call(current, job.function, *bound.args, **bound.kwargs)
+            value = await async_call(current, job.function, *bound.args, **bound.kwargs)
+        if "flow" in (task.headers or {}) and not isinstance(value, Exception):
+            _check_result(value)
+        return value
 
     def _job(self, task: Task) -> Job[Any, Any]:
         name = _name(task)
@@ -124,6 +129,19 @@ class AsyncAppWorker(AsyncTaskWorker):
             )
             raise Retry(_UNKNOWN)
         return job
+
+
+def _check_result(value: Any) -> None:
+    """Raise DeadLetter for a result that the next step of a flow could not get."""
+    try:
+        size = len(encode_result(value))
+    except (TypeError, ValueError) as error:
+        raise DeadLetter(f"the result is not JSON, and the flow needs it: {error}") from None
+    if size > _LARGEST:
+        raise DeadLetter(
+            f"the result has {size} characters, and that of a step in a flow at most {_LARGEST}:"
+            " store it, and return where"
+        )
 
 
 def _option(task: Task, job: Job[Any, Any], name: Literal["timeout", "max_attempts"]) -> Any:

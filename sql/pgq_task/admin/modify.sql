@@ -197,7 +197,7 @@ declare
 begin
     with gone as (
         delete from pgq_task.task where id = any (i_ids) returning *)
-    select array_agg(g.queue_id), array_agg(g::pgq_task.task order by g.id) filter (where g.order_key is not null or q.queue_keep > interval '0')
+    select array_agg(g.queue_id), array_agg(g::pgq_task.task order by g.id) filter (where g.order_key is not null or q.queue_keep > interval '0' or g.headers ? 'flow')
       into v_queues, v_tasks
       from gone g
       join pgq_task.queue q using (queue_id);

@@ -173,6 +173,7 @@ declare
     v_pushed        regclass;
     v_restricted    boolean;
     v_tasks         bigint;
+    v_steps         pgq_task.task[];
     s               regclass;
 begin
     perform pgq._require_read_committed('pgq_task.drop_queue()');
@@ -200,7 +201,11 @@ begin
                                                              else v_tasks || ' tasks' end),
             hint = 'Finish or move them, or drop it with force => true, which deletes them.';
     end if;
-    delete from pgq_task.task t where t.queue_id = v_id;
+    with gone as (delete from pgq_task.task t where t.queue_id = v_id returning t.*)
+    select array_agg(g::pgq_task.task) into v_steps from gone g where g.headers ? 'flow';
+    if v_steps is not null then
+        perform pgq_task._end_steps(v_steps, 'deleted');
+    end if;
     -- Lock lanes in the order of claims, and first: a session that has read a lane also uses the counters.
     for s in
         select c.oid from pg_class c

@@ -42,7 +42,8 @@ create or replace function pgq_task._keep_finished(
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it.
+-- Keeps these tasks if their queues keep finished tasks, and continues their flows. Every function that deletes tasks
+-- calls it.
 -- Parameters:
 --      i_tasks     - the tasks before they were deleted
 --      i_outcome   - finished, popped or deleted
@@ -51,6 +52,9 @@ declare
     v_now   constant timestamptz := clock_timestamp();
     q       record;
 begin
+    if exists (select from unnest(i_tasks) t where t.headers ? 'flow') then
+        perform pgq_task._end_steps(i_tasks, i_outcome, i_ids, i_versions, i_results);
+    end if;
     for q in
         select queue_id, queue_keep
           from pgq_task.queue
@@ -176,7 +180,7 @@ as $$
 -- Returns:
 --      queue   - queue of the task, now or at its end
 --      status  - uncommitted: pushed or changed by the caller's own transaction; waiting, claimed; failed: it is in an
---                error queue; finished, popped, deleted: its queue keeps finished tasks
+--                error queue; finished, popped, deleted: its queue keeps finished tasks, or it belongs to a flow
 --      result  - its result
 --      error   - the error of the task, or of its last attempt
 --      No row if the task does not exist (any more) and was not kept.
@@ -218,5 +222,11 @@ begin
         return next;
         return;
     end loop;
+    return query
+        select s.queue_name, s.outcome, s.result, null::text
+          from pgq_task.flow_step s
+          left join pgq_task.queue u using (queue_name)
+         where s.id = get_result.task_id and s.outcome is not null
+           and (u.queue_restricted is not true or pgq_task._require_right(u.queue_id, 'read'));
 end;
 $$;

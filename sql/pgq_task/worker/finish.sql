@@ -17,8 +17,9 @@ begin
      where t.id = finish.id and t.version = finish.version
        and (t.claimant = finish.claimant or t.lease is null or t.lease <= clock_timestamp())
        and q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-    returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name, q.queue_keep > interval '0' as kept,
-              case when q.queue_keep > interval '0' then t end as task into r;
+    returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name,
+              q.queue_keep > interval '0' or t.headers ? 'flow' as kept,
+              case when q.queue_keep > interval '0' or t.headers ? 'flow' then t end as task into r;
     if not found then
         perform pgq_task._raise_lost(claimant, array[finish.id], array[finish.version]);
     end if;
@@ -73,8 +74,8 @@ begin
          where t.id = any (array[d.id]) and t.version = d.version
            and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
         returning t.*)
-    select array_agg(g.id), array_agg(g.queue_id), bool_or(g.order_key is not null), bool_or(q.queue_keep > interval '0'),
-           array_agg(g::pgq_task.task) filter (where g.order_key is not null or q.queue_keep > interval '0'),
+    select array_agg(g.id), array_agg(g.queue_id), bool_or(g.order_key is not null), bool_or(q.queue_keep > interval '0' or g.headers ? 'flow'),
+           array_agg(g::pgq_task.task) filter (where g.order_key is not null or q.queue_keep > interval '0' or g.headers ? 'flow'),
            array_agg(q.queue_name) filter (where q.queue_limited)
       into v_done, v_queues, v_keys, v_kept, v_tasks, v_limited
       from gone g
@@ -256,7 +257,7 @@ begin
      limit 1;
     delete from pgq_task.task t
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
-       and t.queue_id + 0 = l.queue_id and t.order_key is null
+       and t.queue_id + 0 = l.queue_id and t.order_key is null and (t.headers ? 'flow') is not true
        and (t.claimant = finish_and_claim.claimant or t.lease is null or t.lease <= v_now);
     -- Reading the marks locks them. A session that drops the queue locks its tasks first, so do the same here.
     if found then

@@ -109,6 +109,9 @@ begin
      where s.sweep_id between case when v_anew then 0 else n.sweep_id - 200 end and n.sweep_id - 100;
     if n.sweep_id % 20 = 0 then
         perform pgq_task._expire_finished();
+        delete from pgq_task.flow f
+         where f.flow_id = any (array(select o.flow_id from pgq_task.flow o where o.flow_ended < n.sweep_time - interval '1 day'
+                                       limit 100 for update skip locked));
         delete from pgq_task.unique_period u
          where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= n.sweep_time
                                     limit 10000 for update skip locked));

@@ -24,6 +24,10 @@ DENIED: dict[str, tuple[LiteralString, ...]] = {
     "_push_slowly": ("_push_slowly('closed', '1', null, null, 0, null, null, null)",),
     "push_unique": ("push_unique('closed', '1', 'k')",),
     "push_many": ("push_many('closed', array['1'::jsonb])",),
+    "push_flow": (
+        'push_flow(\'[{"queue": "closed"}]\')',
+        'push_flow(\'[{"queue": "open"}, {"queue": "closed", "after": [1]}]\')',
+    ),
     "_wake": ("_wake(%(queue)s, 'closed')",),
     "run_periodic": ("run_periodic('p')",),
     "push_periodic": ("push_periodic('p', %(due)s, clock_timestamp(), '{}')",),
@@ -69,6 +73,8 @@ SILENT: dict[str, LiteralString] = {
     "get_statistics": "select count(*) from pgq_task.get_statistics() where queue_name = 'closed'",
     "get_progress": "select count(*) from pgq_task.get_progress()",
     "get_periodic_info": "select count(payload) from pgq_task.get_periodic_info()",
+    "get_flow": "select count(concat(name, state, error, result))"
+    " from pgq_task.get_flow(%(flow)s) where concat(name, state, error, result) <> ''",
     "get_leases": "select count(*) from pgq_task.get_leases('w', array[%(task)s]::bigint[], true)",
     "heartbeat": "select count(*) from pgq_task.heartbeat('w', array[%(task)s]::bigint[],"
     " array[%(task)s]::bigint[], '{0.5}', '{1}', '{forged}')",
@@ -114,8 +120,11 @@ def named(conn: Connection, stranger: Connection) -> dict[str, object]:
         "select pgq_task.heartbeat('w', '{}', array[%s]::bigint[], '{0.1}', '{1}', '{mine}')",
         [task],
     )
+    flow = ops.value(conn, 'select flow from pgq_task.push_flow(\'[{"queue": "closed"}]\')')
+    conn.execute("update pgq_task.flow_step set result = '1'")
     return {
         "task": task,
+        "flow": flow,
         "queue": ops.value(conn, "select queue_id from pgq_task.queue where queue_name = %s", Q),
         "due": ops.value(conn, "select last_due from pgq_task.periodic"),
     }
@@ -135,7 +144,7 @@ def test_functions_are_refused_without_a_right_on_the_queue_or_tell_nothing_of_i
 ) -> None:
     before = tasks.rows(conn, "select * from pgq_task.task")
     pushed = "select pushed from pgq_task.get_statistics(%s)"
-    assert ops.value(conn, pushed, Q) == 1
+    assert ops.value(conn, pushed, Q) == 2
     for name, calls in DENIED.items():
         for call in calls:
             assert call.startswith(name)
@@ -144,7 +153,7 @@ def test_functions_are_refused_without_a_right_on_the_queue_or_tell_nothing_of_i
             assert "may not" in str(caught.value), call
     assert tasks.rows(conn, "select * from pgq_task.task") == before
     assert ops.value(conn, "select payload from pgq_task.periodic") == 1
-    assert ops.value(conn, pushed, Q) == 1, "a push that is refused is not counted"
+    assert ops.value(conn, pushed, Q) == 2, "a push that is refused is not counted"
     conn.execute("select pgq_task.cancel(%(task)s, 'a secret')", named)
     for name, statement in SILENT.items():
         assert name in statement

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
-from pgqpy.tasks import CurrentJob, TaskApp, Tasks, current_job
+from pgqpy.tasks import CurrentJob, Flow, TaskApp, Tasks, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
@@ -636,3 +636,45 @@ def test_the_example_runs(run: Run, dsn: str, conn: Connection) -> None:
     run(sys.executable, "examples/jobs.py", "push", environment=environment).finish()
     worker.hear("mail to ada@example.org: 3 x tea, 14.70")
     assert worker.terminate() == 0
+
+
+def test_jobs_of_a_flow_get_the_results_of_those_before_them(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    def fetch(page: int) -> Any:
+        return {"page": page} if page < 9 else "x" * 1_000_001
+
+    @app.task
+    async def merge() -> None:
+        seen.append(current_job().results)
+
+    flow = Flow()
+    first, second = (flow.add(fetch, page) for page in (1, 2))
+    flow.add(merge.options(priority=3)).after(second, first)
+    flow.push(conn)
+    work()
+    assert seen == [[{"page": 2}, {"page": 1}]]
+
+    flow = Flow()
+    flow.add(merge).after(flow.add(fetch, 9))
+    with pytest.raises(InvalidTask, match="a step of another flow"):
+        Flow().add(merge).after(first)
+    with pytest.raises(InvalidTask, match="has a unique_key"):
+        flow.add(fetch.options(unique_key="x"), 1)
+    with pytest.raises(InvalidPayload):
+        flow.add(fetch, "x")  # type: ignore[arg-type]
+    number = flow.push(conn)
+    work()
+    assert isinstance(number, int)
+    failed, waiting = Tasks(conn).flow(number)
+    assert (failed.state, waiting.state) == ("failed", "waiting")
+    assert "1000003 characters" in str(failed.error)
+    one, two = (flow.add(fetch, page) for page in (1, 2))
+    one.after(two.after(one))
+    with pytest.raises(InvalidTask, match="the flow has a cycle: fetch after fetch"):
+        flow.push(conn)
+    with pytest.raises(InvalidTask, match="an empty one"):
+        Flow().push(conn)

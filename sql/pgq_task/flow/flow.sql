@@ -1,0 +1,150 @@
+create or replace function pgq_task.push_flow(steps jsonb)
+returns table (flow bigint, id bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Puts tasks into queues, some of which wait until others are finished.
+-- Parameters:
+--      steps   - JSON array of {"queue": text}, each with further parameters of pgq_task.push(8): "payload", "at",
+--                "delay", "priority", "headers", "order_key"; "name": what get_flow() calls it; "after": the numbers of
+--                earlier steps, from 1, that are finished before it begins
+-- Returns: the number of the flow, and the ids of the tasks, in the order of the steps. A step begins with the results
+--      of those in "after" as a list in its header results. If one of them fails, it waits: requeue() continues the
+--      flow; if one is removed or cancelled, it goes to the error queue.
+-- Errors: 42501 no right to insert into a queue, PQ072 invalid steps
+#variable_conflict use_column
+declare
+    v_flow  constant bigint := nextval('pgq_task.task_id_seq');
+    v_wrong int4;
+    v_ids   bigint[];
+begin
+    if jsonb_typeof(steps) is distinct from 'array' or steps = '[]' then
+        perform pgq_task._raise_invalid('the steps of a flow are no JSON array, or an empty one', 'Give [{"queue": ...}, ...].');
+    end if;
+    select s.nr into v_wrong
+      from jsonb_array_elements(steps) with ordinality s (v, nr)
+     where jsonb_typeof(s.v) <> 'object' or coalesce(jsonb_typeof(s.v -> 'after'), 'array') <> 'array' or s.v ->> 'unique_key' is not null
+        or jsonb_typeof(s.v -> 'headers') not in ('object', 'null')
+     limit 1;
+    if found then
+        perform pgq_task._raise_invalid(format('step %s of the flow is invalid', v_wrong),
+                                        'A step is an object; "after" is an array, "headers" an object, and there is no "unique_key".');
+    end if;
+    select s.nr into v_wrong
+      from jsonb_array_elements(steps) with ordinality s (v, nr),
+           jsonb_array_elements(coalesce(nullif(s.v -> 'after', 'null'), '[]')) a
+     where jsonb_typeof(a) <> 'number' or a::numeric not between 1 and s.nr - 1 or a::numeric <> trunc(a::numeric)
+     limit 1;
+    if found then
+        perform pgq_task._raise_invalid(format('step %s of the flow does not come after an earlier one', v_wrong),
+                                        'Give the numbers of earlier steps in "after", from 1: so a flow has no cycles.');
+    end if;
+    v_ids := array(select pgq_task.reserve_ids(jsonb_array_length(steps)));
+    perform pgq_task.modify('flow', inserts => jsonb_agg(
+                s.v - '{name,after}'::text[]
+                || jsonb_build_object('id', v_ids[s.nr],
+                                      'headers', coalesce(nullif(s.v -> 'headers', 'null'), '{}') || jsonb_build_object('flow', v_flow))
+                order by s.nr))
+       from jsonb_array_elements(steps) with ordinality s (v, nr);
+    insert into pgq_task.flow (flow_id) values (v_flow);
+    insert into pgq_task.flow_step (flow_id, nr, id, queue_name, name, after)
+    select v_flow, s.nr, v_ids[s.nr], s.v ->> 'queue', coalesce(s.v ->> 'name', 'step ' || s.nr),
+           array(select a::int4 from jsonb_array_elements(coalesce(nullif(s.v -> 'after', 'null'), '[]')) a)
+      from jsonb_array_elements(steps) with ordinality s (v, nr);
+    perform pgq_task._change_locked(array_agg(s.id), null, '{"stop": true}')
+       from pgq_task.flow_step s
+      where s.flow_id = v_flow and s.after <> '{}'
+     having count(*) > 0;
+    return query select v_flow, i from unnest(v_ids) i;
+end;
+$$;
+
+create or replace function pgq_task._end_steps(
+    i_tasks pgq_task.task[], i_outcome text, i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- Notes that tasks of flows were deleted, with results as in pgq_task._keep_finished(6), and starts the steps that have
+-- waited for them. If one of those that a step comes after was removed, the step goes to the error queue.
+declare
+    v_flows constant bigint[] := array(
+        select distinct s.flow_id from unnest(i_tasks) t join pgq_task.flow_step s on s.id = t.id where s.outcome is null);
+    d       record;
+begin
+    -- One session at a time: the last one to end a step sees that all have ended.
+    perform from pgq_task.flow f where f.flow_id = any (v_flows) order by f.flow_id for no key update;
+    update pgq_task.flow_step s
+       set outcome = i_outcome,
+           result = (select r.result from unnest(i_ids, i_versions, i_results) r (id, version, result)
+                      where r.id = t.id and r.version = t.version limit 1)
+      from unnest(i_tasks) t
+     where s.id = t.id and s.outcome is null;
+    for d in
+        select s.id, e.results, e.removed
+          from pgq_task.flow_step s
+         cross join lateral (
+               select bool_and(p.outcome is not null) as all_ended,
+                      jsonb_agg(p.result order by array_position(s.after, p.nr)) as results,
+                      min(p.name) filter (where p.outcome = 'deleted') as removed
+                 from pgq_task.flow_step p
+                where p.flow_id = s.flow_id and p.nr = any (s.after)) e
+         where s.flow_id = any (v_flows) and s.outcome is null and e.all_ended
+           and exists (select from unnest(i_tasks) t join pgq_task.flow_step p on p.id = t.id
+                        where p.flow_id = s.flow_id and p.nr = any (s.after))
+         order by s.id
+    loop
+        -- An administrator may have started it, or sent it to another queue.
+        perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
+        continue when not found;
+        if d.removed is not null then
+            perform pgq_task._to_error_queue(d.id, format('step %s of its flow was removed', d.removed));
+        else
+            perform pgq_task._change_locked(array[d.id], array[jsonb_build_object(
+                'delay', '0', 'headers', (select t.headers from pgq_task.task t where t.id = d.id) || jsonb_build_object('results', d.results))]);
+        end if;
+    end loop;
+    update pgq_task.flow f
+       set flow_ended = now()
+     where f.flow_id = any (v_flows) and not exists (select from pgq_task.flow_step s where s.flow_id = f.flow_id and s.outcome is null);
+end;
+$$;
+
+create or replace function pgq_task.get_flow(flow bigint)
+returns table (nr int4, id bigint, name text, queue text, after int4[], state text, attempts int4, error text, result jsonb)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the steps of a flow: of its number, or of the id of one of its tasks. It is known until a day after its end.
+-- Returns: the steps, by number. state is finished, removed, failed (in the error queue), waiting (for those in after),
+--      or that of the task: available, claimed, scheduled, held, stopped. name, state, attempts, error and result are
+--      null if the caller may not read the queue.
+-- Errors: PQ072 there is no such flow
+#variable_conflict use_column
+begin
+    return query
+        select s.nr, s.id, case when r.may then s.name end, coalesce(q.queue_name, s.queue_name), s.after,
+               case when not r.may then null
+                    when s.outcome = 'deleted' or s.outcome is null and t.id is null then 'removed'
+                    when s.outcome is not null then 'finished'
+                    when t.headers ? 'origin' then 'failed'
+                    when t.status = 'stopped' and exists (
+                         select from pgq_task.flow_step p
+                          where p.flow_id = s.flow_id and p.nr = any (s.after) and p.outcome is null) then 'waiting'
+                    else t.status end,
+               case when r.may then t.attempts end, case when r.may then t.error end, case when r.may then s.result end
+          from pgq_task.flow_step s
+          left join pgq_task.task_status t on t.id = s.id
+          left join pgq_task.queue q on q.queue_id = t.queue_id
+          left join pgq_task.queue o on o.queue_name = s.queue_name
+         cross join lateral (
+               select coalesce(bool_and(not u.queue_restricted or pgq_task._has_right(u.queue_id, 'read')), true) as may
+                 from pgq_task.queue u
+                where u.queue_id in (q.queue_id, o.queue_id)) r
+         where s.flow_id = (select f.flow_id from pgq_task.flow_step f
+                             where f.flow_id = get_flow.flow or f.id = get_flow.flow limit 1)
+         order by s.nr;
+    if not found then
+        perform pgq_task._raise_invalid(format('there is no flow %s', coalesce(get_flow.flow::text, 'NULL')),
+                                        'Give the number that push_flow() returned, or the id of a task. Flows are known until a day after their end.');
+    end if;
+end;
+$$;

@@ -1,0 +1,183 @@
+"""Flows: a step begins when those before it are finished, once, and with their results."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from pgqpy.errors import InvalidTask
+from pgqpy.tasks import Tasks
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+pytestmark = pytest.mark.any_pg
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Tasks:
+    made = Tasks(conn, "w")
+    for queue in ("work", "other"):
+        made.create_queue(queue)
+    return made
+
+
+def push(tasks: Tasks, *steps: Any) -> list[int]:
+    given = [step if isinstance(step, dict) else {"queue": "work", "after": step} for step in steps]
+    return [step.id for step in tasks.flow(tasks.push_flow(given))]
+
+
+def states(tasks: Tasks, task: int) -> list[str]:
+    return [str(step.state) for step in tasks.flow(task)]
+
+
+def claimed(tasks: Tasks, *queues: str) -> dict[int, Any]:
+    found = tasks.try_claim(queues or "work", max_tasks=100)
+    return {task.id: task for task in found}
+
+
+@pytest.mark.parametrize("how", ["finish", "finish_many", "finish_and_claim"])
+def test_a_step_begins_with_the_results_of_those_before_it(tasks: Tasks, how: str) -> None:
+    one, two, both, last = push(tasks, [], [], [2, 1], [3])
+    found = claimed(tasks)
+    assert set(found) == {one, two}
+    for task, result in ((found[one], {"n": 1}), (found[two], None)):
+        assert states(tasks, one)[2:] == ["waiting", "waiting"]
+        following = None
+        assert both not in claimed(tasks)
+        if how == "finish":
+            tasks.finish(task, result)
+        elif how == "finish_many":
+            tasks.finish_many([task], [result])
+        else:
+            following = tasks.finish_and_claim(task, result=result)
+    found = {following.id: following} if following else claimed(tasks)
+    assert found[both].headers["results"] == [None, {"n": 1}]
+    tasks.finish(found[both], "both")
+    ((last_task,)) = claimed(tasks).values()
+    assert (last_task.id, last_task.headers["results"]) == (last, ["both"])
+    tasks.finish(last_task, [1])
+    assert states(tasks, last) == ["finished"] * 4
+    assert tasks.result(last) == [1]
+    flow = last_task.headers["flow"]
+    assert states(tasks, flow) == ["finished"] * 4
+    ops.sweep(tasks.conn)
+    tasks.conn.execute("update pgq_task.flow set flow_ended = now() - interval '2 days'")
+    tasks.conn.execute("select setval('pgq_task.sweep_id_seq', 19)")
+    ops.sweep(tasks.conn)
+    with pytest.raises(InvalidTask, match=f"there is no flow {flow}"):
+        states(tasks, flow)
+
+
+def test_a_failed_step_holds_the_rest_until_it_is_requeued(tasks: Tasks) -> None:
+    first, _ = push(tasks, [], [1])
+    task = claimed(tasks)[first]
+    tasks.fail(task, "broken", final=True)
+    assert states(tasks, first) == ["failed", "waiting"]
+    assert tasks.requeue("work.failed") == 1
+    assert states(tasks, first) == ["available", "waiting"]
+    tasks.finish(claimed(tasks)[first])
+    assert states(tasks, first) == ["finished", "available"]
+
+
+@pytest.mark.parametrize("how", ["remove", "cancel", "drop"])
+def test_steps_after_one_that_was_removed_fail(tasks: Tasks, how: str) -> None:
+    first, middle, last = push(tasks, {"queue": "other", "name": "load"}, [1], [2])
+    if how == "remove":
+        tasks.remove("other", {"ids": [first]})
+    elif how == "cancel":
+        tasks.cancel(first)
+    else:
+        tasks.drop_queue("other", force=True)
+    assert states(tasks, last) == ["removed", "failed", "waiting"]
+    (failed,) = tasks.list("work.failed")
+    assert (failed.id, failed.error) == (middle, "step load of its flow was removed")
+    # Its queue is dropped with all of the rest.
+    tasks.drop_queue("work", force=True)
+    tasks.drop_queue("work.failed", force=True)
+    assert states(tasks, last) == ["removed"] * 3
+    assert ops.rows(tasks.conn, "select from pgq_task.flow where flow_ended is not null")
+
+
+def test_a_step_that_was_popped_counts_as_finished(tasks: Tasks) -> None:
+    first, _ = push(tasks, [], [1])
+    assert tasks.pop("work")[0].id == first
+    assert states(tasks, first) == ["finished", "available"]
+
+
+def test_a_step_that_an_administrator_has_started_is_left_alone(tasks: Tasks) -> None:
+    first, second = push(tasks, [], [1])
+    tasks.conn.execute("select pgq_task.start(%s)", [second])
+    found = claimed(tasks)
+    tasks.finish(found[first])
+    assert states(tasks, first) == ["finished", "claimed"]
+    tasks.finish(found[second])
+    assert states(tasks, first) == ["finished"] * 2
+
+
+def test_the_last_of_many_sessions_starts_the_step_that_waits_for_all(
+    tasks: Tasks, connect: Connect
+) -> None:
+    """Each sees the others: none of them could be the last one in its own snapshot."""
+    flows = [push(tasks, *[[]] * 8, [*range(1, 9)])[-1] for _ in range(20)]
+    found = [*tasks.try_claim("work", max_tasks=1000)]
+    random.Random(7).shuffle(found)
+
+    def work(share: list[Any]) -> None:
+        mine = Tasks(connect(), "w")
+        for task in share:
+            mine.finish_many([task], [task.id])
+
+    threads = [threading.Thread(target=work, args=[found[n::4]]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    started = claimed(tasks)
+    assert sorted(started) == sorted(flows)
+    assert all(len(task.headers["results"]) == 8 for task in started.values())
+
+
+def test_a_rollback_leaves_the_flow_as_it_was(tasks: Tasks, connect: Connect) -> None:
+    first, _ = push(tasks, [], [1])
+    task = claimed(tasks)[first]
+    other = connect(autocommit=False)
+    Tasks(other, "w").finish(task)
+    other.rollback()
+    assert states(tasks, first) == ["claimed", "waiting"]
+    # A header that somebody wrote is no flow.
+    forged = ops.push(tasks.conn, "work", 1, headers={"flow": "x"})
+    tasks.finish(claimed(tasks)[forged])
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "an empty one"),
+        ({}, "no JSON array"),
+        (None, "no JSON array"),
+        ([{"queue": "work"}, 1], "step 2 of the flow is invalid"),
+        ([{"queue": "work", "unique_key": "x"}], "step 1 of the flow is invalid"),
+        ([{"queue": "work", "headers": [1]}], "step 1 of the flow is invalid"),
+        ([{"queue": "work", "after": 1}], "step 1 of the flow is invalid"),
+        ([{"queue": "work", "after": [1]}], "step 1 of the flow does not come after"),
+        ([{"queue": "work", "after": [2]}, {"queue": "work"}], "step 1 of the flow does not come"),
+        (
+            [{"queue": "work"}, {"queue": "work", "after": [0.5]}],
+            "step 2 of the flow does not come",
+        ),
+        (
+            [{"queue": "work"}, {"queue": "work", "after": ["a"]}],
+            "step 2 of the flow does not come",
+        ),
+        ([{"queue": "work"}, {"queue": "nowhere", "after": [1]}], "nowhere"),
+        ([{"queue": "work"}, {"after": [1]}], "queue"),
+    ],
+)
+def test_what_is_no_flow_is_refused(tasks: Tasks, steps: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        tasks.conn.execute("select pgq_task.push_flow(%s)", [Jsonb(steps)])
+    assert tasks.list("work") == []
