@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -118,27 +117,20 @@ def test_a_step_that_an_administrator_has_started_is_left_alone(tasks: Tasks) ->
     assert states(tasks, first) == ["finished"] * 2
 
 
-def test_the_last_of_many_sessions_starts_the_step_that_waits_for_all(
+def test_of_two_sessions_that_end_the_last_steps_the_second_starts_the_next(
     tasks: Tasks, connect: Connect
 ) -> None:
-    """Each sees the others: none of them could be the last one in its own snapshot."""
-    flows = [push(tasks, *[[]] * 8, [*range(1, 9)])[-1] for _ in range(20)]
-    found = [*tasks.try_claim("work", max_tasks=1000)]
-    random.Random(7).shuffle(found)
-
-    def work(share: list[Any]) -> None:
-        mine = Tasks(connect(), "w")
-        for task in share:
-            mine.finish_many([task], [task.id])
-
-    threads = [threading.Thread(target=work, args=[found[n::4]]) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    started = claimed(tasks)
-    assert sorted(started) == sorted(flows)
-    assert all(len(task.headers["results"]) == 8 for task in started.values())
+    """Neither could be the last one in its own snapshot."""
+    *_, last = push(tasks, [], [], [1, 2])
+    one, two = tasks.try_claim("work", max_tasks=2)
+    first, second = connect(autocommit=False), connect()
+    Tasks(first, "w").finish(one)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Tasks(second, "w").finish_many, [two])
+        ops.wait_until_blocked(tasks.conn, second)
+        first.commit()
+        waiting.result()
+    assert states(tasks, last) == ["finished", "finished", "available"]
 
 
 def test_a_rollback_leaves_the_flow_as_it_was(tasks: Tasks, connect: Connect) -> None:
