@@ -38,7 +38,12 @@ SECTIONS = {
     "Counting rows": ["pgq/row_count"],
     "Maintenance": ["pgq/maint"],
     "Tasks": ["pgq_task/core"],
-    "Workers of tasks": ["pgq_task/worker", "pgq_task/finished", "pgq_task/limits"],
+    "Workers of tasks": [
+        "pgq_task/worker",
+        "pgq_task/finished",
+        "pgq_task/flow",
+        "pgq_task/limits",
+    ],
     "Looking at tasks, changing them": ["pgq_task/admin"],
     "Periodic tasks": ["pgq_task/periodic"],
     "Rows as tasks": ["pgq_task/rows"],
