@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
-from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument
+from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument, task_queue_argument
 from pgqpy.cli._base.command import count_option, watch_options
+from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     json_option,
     make_table,
@@ -37,9 +40,10 @@ if TYPE_CHECKING:
 @task.command("list", role="pgq_reader")
 @any_task_queue_argument
 @filter_options
+@click.option("--failed", is_flag=True, help="Those of this queue that are in its error queue.")
 @count_option(20)
 @json_option
-def list_tasks(conn: Connection, queue: str | None, count: int, **which: Any) -> None:
+def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **which: Any) -> None:
     """List tasks, in the order in which they are claimed.
 
     With --json each is an object on a line of its own, with the columns of pgq_task.tasks. When is
@@ -47,10 +51,12 @@ def list_tasks(conn: Connection, queue: str | None, count: int, **which: Any) ->
 
     Examples:
       pgqpy task list mails --status available --status scheduled -n 100
-      pgqpy task list mails.failed --error timeout --older-than '1 day'
+      pgqpy task list mails --failed --error timeout --older-than '1 day'
       pgqpy task list mails --payload '{"to": "ann"}' --json | jq .id
     """
     given = read_filter(conn, which)
+    if failed:
+        queue, given = _failed(conn, queue, given)
     tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
     more, tasks = len(tasks) > count, tasks[:count]
     now = datetime.now(UTC)
@@ -69,6 +75,53 @@ def list_tasks(conn: Connection, queue: str | None, count: int, **which: Any) ->
     print_items(tasks, columns, empty=empty, each_a_line=True)
     if more and not wants_json():
         say("and more: -n shows them")
+
+
+def _failed(
+    conn: Connection, queue: str | None, given: dict[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the error queue, and the filter for the tasks in it that come from this queue."""
+    if queue is None:
+        raise CliError("--failed needs a queue", "name the queue whose tasks have failed")
+    (info,) = Tasks(conn).queues(queue, max_count=1)
+    headers = given.get("headers", {}) | {"origin": queue}
+    return info.error_queue, given | {"headers": headers}
+
+
+@task.command("errors", role="pgq_reader")
+@task_queue_argument
+@count_option(20)
+@json_option
+def errors(conn: Connection, queue: str, count: int) -> None:
+    """Show why tasks of a queue are in its error queue: how many of each error, the most first.
+
+    Errors that differ only in numbers are counted together.
+
+    Examples:
+      pgqpy task errors mails
+    """
+    error_queue, given = _failed(conn, queue, {})
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_ERRORS, [error_queue, Jsonb(given), count]).fetchall()
+    now = datetime.now(UTC)
+    columns: dict[str, Any] = {
+        "Tasks": lambda each: str(each["tasks"]),
+        "Error": "error",
+        "First": lambda each: distance(each["first"], now),
+        "Last": lambda each: distance(each["last"], now),
+    }
+    print_items(found, columns, empty="no task has failed", each_a_line=True)
+
+
+_ERRORS = """
+select count(*) as tasks, regexp_replace(split_part(error, e'\n', 1), '[0-9]+', '0', 'g') as error,
+       min((headers ->> 'failed_at')::timestamptz) as first,
+       max((headers ->> 'failed_at')::timestamptz) as last
+  from pgq_task.list_tasks(%s, %s, null)
+ group by 2
+ order by 1 desc, 2
+ limit %s
+"""
 
 
 @task.command("show", role="pgq_reader")

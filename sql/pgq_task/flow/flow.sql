@@ -125,7 +125,7 @@ begin
                case when not r.may then null
                     when s.outcome = 'deleted' or s.outcome is null and t.id is null then 'removed'
                     when s.outcome is not null then 'finished'
-                    when t.headers ? 'origin' then 'failed'
+                    when t.headers ? 'failed_at' then 'failed'
                     when t.status = 'stopped' and exists (
                          select from pgq_task.flow_step p
                           where p.flow_id = s.flow_id and p.nr = any (s.after) and p.outcome is null) then 'waiting'

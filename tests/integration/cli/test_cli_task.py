@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgqpy.tasks import Tasks
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
@@ -218,6 +219,40 @@ def test_tasks_move_and_are_removed(cli: Cli, conn: Connection, mails: str) -> N
     assert ops.statuses(conn).keys() == {one, two}
     assert cli.ok("task", "stop", "--queue", mails, "--all") == "stopped 1 task\n"
     assert cli.ok("task", "remove", str(one), "--claimed") == "removed 1 task\n"
+
+
+def test_failed_tasks_are_seen_where_their_queue_is(cli: Cli, conn: Connection, mails: str) -> None:
+    # There is no error queue yet.
+    assert cli.ok("task", "list", mails, "--failed") == "no such tasks\n"
+    assert cli.ok("task", "errors", mails) == "no task has failed\n"
+    for error in ("no user 17", "no user 4", "timeout\ntraceback"):
+        ops.push(conn, mails)
+        fail(conn, mails, error=error)
+    conn.execute("select pgq_task.push('mails.failed', '1')")
+    assert len(cli.json_lines("task", "list", mails, "--failed")) == 3
+    (one,) = cli.json_lines("task", "list", mails, "--failed", "--error", "TIME")
+    assert one["headers"]["origin"] == mails
+    found = [(each["tasks"], each["error"]) for each in cli.json_lines("task", "errors", mails)]
+    assert found == [(2, "no user 0"), (1, "timeout")]
+    assert "name the queue" in cli.fails("task", "list", "--failed")
+
+
+def test_the_flow_of_a_task_is_shown_as_a_table_or_a_diagram(cli: Cli, conn: Connection) -> None:
+    conn.execute("select pgq_task.create_queue('work')")
+    steps = [{"queue": "work", "name": "load"}, {"queue": "work", "name": "merge", "after": [1]}]
+    number = str(Tasks(conn).push_flow(steps))
+    assert "waiting" in cli.ok("task", "flow", number)
+    assert [step["state"] for step in cli.json_lines("task", "flow", number)] == [
+        "available",
+        "waiting",
+    ]
+    assert cli.ok("task", "flow", number, "--mermaid").splitlines() == [
+        "flowchart LR",
+        '  1["load<br>available"]',
+        '  2["merge<br>waiting"]',
+        "  1 --> 2",
+    ]
+    assert "there is no flow 999" in cli.fails("task", "flow", "999")
 
 
 def test_failed_tasks_go_back_to_where_they_failed(cli: Cli, conn: Connection, mails: str) -> None:
