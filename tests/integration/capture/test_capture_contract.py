@@ -87,7 +87,9 @@ def test_each_alteration_is_a_version_with_the_next_change(
     secret = [] if options else ["secret"]
     assert names[:2] == [["n", "note", *secret], ["n", "note", *secret, "extra"]]
     assert names[4:] == [["n", "note", *secret]] * 3
-    # One that is rolled back is none.
+    # Nothing that captures the same columns is an alteration, and none is one that is rolled back.
+    again = f"select pgq.capture_table('u', %s, replace => true{options})"
+    conn.execute(again.encode(), [queue])
     with conn.transaction(force_rollback=True):
         conn.execute("alter table u add other int; insert into u (n, note) values (-1, '')")
         assert (contract(conn, queue, "public.u") or (0,))[0] == 2
@@ -132,5 +134,13 @@ def test_what_is_no_json_or_forged_has_no_contract(conn: Connection, queue: str)
             conn.execute("select pgq.grant_queue(%s, '{insert}', 'forger')", [queue])
             conn.execute("select pgq._capture_contract('forger.f'::regproc, true)")
             assert contract(conn, queue, "forger.t") is not None
+            # A trigger on another role's table captures nothing of it.
+            conn.execute(
+                "grant trigger on item to forger; set local role forger;"
+                "create trigger t after insert on item execute function forger.f();"
+                "drop table forger.t; select pgq._capture_contract('forger.f'::regproc, true)"
+            )
+            assert contract(conn, queue) is None
+            conn.execute("reset role")
     finally:
-        conn.execute("drop owned by forger; drop role forger")
+        conn.execute("drop owned by forger cascade; drop role forger")
