@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812
 
 from pgqpy_consumers.spark._archive_avro import Contracts
-from pgqpy_consumers.spark._contract import avro_columns, struct_of
+from pgqpy_consumers.spark._contract import struct_of
 from pgqpy_consumers.spark._events import arrow_schema
 from pgqpy_consumers.spark._options import InvalidOption, ReadOptions
 
@@ -76,7 +76,7 @@ FULL = {
 
 
 def contracts() -> Contracts:
-    columns = avro_columns(struct_of(ORDER) or T.StructType())
+    columns = struct_of(ORDER) or T.StructType()
     # Names that Avro does not allow, and that are equal without the rest.
     kinds = {"order.paid": columns, "order paid": columns, "": T.StructType().add("n", "long")}
     return Contracts("q", dict.fromkeys(kinds, 3) | {"text": 1}, kinds)

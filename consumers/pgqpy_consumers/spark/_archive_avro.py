@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import pgqpy
 from pgqpy.errors import translate_errors
 from pgqpy.formats import operation_and_key
-from pgqpy_consumers.spark._contract import ENUM, avro_columns, avro_record, struct_of
+from pgqpy_consumers.spark._contract import ENUM, avro_record, struct_of
 from pgqpy_consumers.spark._events import EVENT_COLUMNS, EVENT_SCHEMA, arrow_schema
 from pgqpy_consumers.spark.payload import Decoder
 
@@ -80,10 +80,7 @@ class Contracts:
         """The newest contracts of a queue."""
         with translate_errors():
             found: list[Any] = conn.execute(_CONTRACTS, [queue, queue]).fetchall()
-        columns = {
-            kind or "": avro_columns(struct_of(schema) or T.StructType())
-            for kind, _, schema in found
-        }
+        columns = {kind or "": struct_of(schema) for kind, _, schema in found}
         return cls(
             queue,
             {kind or "": version for kind, version, _ in found},
@@ -96,7 +93,7 @@ class Contracts:
         names: dict[str, str] = {}
         for kind in self.columns:
             name = "pgqpy." + re.sub(r"\W|^(?=\d)", "_", kind or "payload", flags=re.ASCII)
-            while name in names.values():
+            while name in ("pgqpy.Event", *names.values()):
                 name += "_"
             names[kind] = name
         return names
@@ -122,7 +119,7 @@ class Contracts:
             kind = row["ev_extra1"] if operation_and_key(row["ev_type"])[0] else row["ev_type"]
             kind = kind if kind in self.versions else ""
             if kind in self.columns and row["ev_data"] is not None:
-                places.setdefault(kind or "", []).append(at)
+                places.setdefault(kind, []).append(at)
         for kind, taken in places.items():
             payloads = events.column("ev_data").take(pa.array(taken))
             for at, payload in zip(taken, self._payloads(kind, payloads), strict=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 from pyspark.sql import types as T  # noqa: N812
@@ -14,8 +14,6 @@ from pgqpy.errors import translate_errors
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
 from pgqpy_consumers.spark._options import InvalidOption
 from pgqpy_consumers.spark.payload import CHANGE_SCHEMA, RESERVED
-
-Schema: TypeAlias = Mapping[str, Any]
 
 ENUM = "enum"
 """The key in a column's metadata for the texts that it may have."""
@@ -90,14 +88,14 @@ def _type(schema: Any, root: Any, above: tuple[str, ...]) -> T.DataType:
         # A type that contains itself has no end.
         known = None if reference in above else _at(root, reference)
         return _type(known, root, (*above, reference))
-    options = [each for each in _options(schema) if each != {"type": "null"}]
+    given = schema.get("anyOf") or schema.get("oneOf") or ()
+    options = [each for each in given if each != {"type": "null"}]
     if len(options) == 1:
         return _type(options[0], root, above)
     given = schema.get("type", ())
-    kinds = {given} if isinstance(given, str) else set(given)
-    kinds -= {"null"}
-    if kinds == {"integer", "number"}:
-        kinds = {"number"}
+    kinds = ({given} if isinstance(given, str) else {*given}) - {"null"}
+    if "number" in kinds:
+        kinds -= {"integer"}
     if len(kinds) != 1:
         return T.StringType()
     (kind,) = kinds
@@ -125,15 +123,11 @@ def _column(name: str, schema: Any, root: Any, above: tuple[str, ...]) -> T.Stru
     return T.StructField(name, type_, metadata={ENUM: texts} if plain else None)
 
 
-def _members(schema: Schema) -> Iterator[tuple[str, Any]]:
+def _members(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     # jsonb has changed the order of the properties, not that of arrays.
     members = schema.get("properties", {})
     order = dict.fromkeys(name for name in schema.get("required", ()) if name in members)
     return ((name, members[name]) for name in order | dict.fromkeys(members))
-
-
-def _options(schema: Schema) -> list[Any]:
-    return list(schema.get("anyOf") or schema.get("oneOf") or ())
 
 
 def _at(root: Any, reference: str) -> Any:
@@ -160,34 +154,17 @@ _AVRO: dict[type[T.DataType], Any] = {
 }
 
 
-def avro_columns(columns: T.StructType) -> T.StructType:
-    """The columns whose names Avro allows, at all levels."""
-    return T.StructType(
-        [
-            T.StructField(each.name, _avro_part(each.dataType), metadata=each.metadata)
-            for each in columns
-            if _NAME.fullmatch(each.name)
-        ]
-    )
-
-
-def _avro_part(type_: T.DataType) -> T.DataType:
-    if isinstance(type_, T.ArrayType):
-        return T.ArrayType(_avro_part(type_.elementType))
-    if isinstance(type_, T.StructType):
-        return avro_columns(type_) or T.StringType()
-    return type_
-
-
 def avro_record(columns: T.StructType, name: str) -> dict[str, Any]:
-    """The record of `avro_columns`; ``name`` has a namespace, which nested types extend."""
+    """The record of the columns whose names Avro allows; ``name`` has a namespace, which nested
+    types extend."""
     fields = []
     for each in columns:
-        symbols = each.metadata.get(ENUM)
-        type_: Any = _avro_type(each.dataType, f"{name}.{each.name}")
-        if symbols and all(map(_NAME.fullmatch, symbols)):
-            type_ = {"type": "enum", "name": f"{name}.{each.name}", "symbols": symbols}
-        fields.append({"name": each.name, "type": ["null", type_], "default": None})
+        if _NAME.fullmatch(each.name):
+            symbols, type_name = each.metadata.get(ENUM, ()), f"{name}.{each.name}"
+            type_: Any = _avro_type(each.dataType, type_name)
+            if symbols and all(map(_NAME.fullmatch, symbols)):
+                type_ = {"type": "enum", "name": type_name, "symbols": symbols}
+            fields.append({"name": each.name, "type": ["null", type_], "default": None})
     return {"type": "record", "name": name, "fields": fields}
 
 

@@ -180,6 +180,9 @@ class Archive(SparkConsumer):
         """The queue's log, the partitioning of the archive, and the format of its files."""
         directory = Directory(self.spark, self.path)
         columns, files = create_archive(directory, self.partition_by, self.file_format)
+        if files == "avro":
+            # An error now, not in the first batch, if fastavro is not installed.
+            import pgqpy_consumers.spark._archive_avro  # noqa: F401
         return ArchiveLog(directory, self.queue), columns, files
 
     def _check(self, conn: pgqpy.Connection, last: Commit) -> None:
