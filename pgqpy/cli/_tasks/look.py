@@ -93,7 +93,7 @@ def _failed(
 @count_option(20)
 @json_option
 def errors(conn: Connection, queue: str, count: int) -> None:
-    """Show why tasks of a queue are in its error queue: how many of each error, the most first.
+    """Show why tasks of a queue have failed, and how many.
 
     Errors that differ only in numbers are counted together.
 

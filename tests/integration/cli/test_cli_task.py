@@ -239,7 +239,10 @@ def test_failed_tasks_are_seen_where_their_queue_is(cli: Cli, conn: Connection, 
 
 def test_the_flow_of_a_task_is_shown_as_a_table_or_a_diagram(cli: Cli, conn: Connection) -> None:
     conn.execute("select pgq_task.create_queue('work')")
-    steps = [{"queue": "work", "name": "load"}, {"queue": "work", "name": "merge", "after": [1]}]
+    steps: list[dict[str, object]] = [
+        {"queue": "work", "name": "load"},
+        {"queue": "work", "name": "merge", "after": [1]},
+    ]
     number = str(Tasks(conn).push_flow(steps))
     assert "waiting" in cli.ok("task", "flow", number)
     assert [step["state"] for step in cli.json_lines("task", "flow", number)] == [
