@@ -36,6 +36,8 @@ _NEWS = 0.002
 #: The same for a worker that claims one task and begins it at once: nothing happens in between,
 #: and on a busy machine a processor is longer away than that.
 _NEWS_OF_ONE = 0.05
+#: The waiting tasks to ask about, for each slot: about those that begin before the answer is old.
+_AHEAD = 4
 
 
 class Lost(Exception):
@@ -59,6 +61,8 @@ class AsyncExecutor:
         self._waker = waker
         self._idle: list[AsyncBatchConnection] = []
         self._asking = Lock()
+        #: The tasks that slots are about to begin, since the last answer.
+        self._beginning: list[Claim] = []
         alone = settings.batch_size == settings.concurrency == 1
         self._news = _NEWS_OF_ONE if alone else _NEWS
         #: Outcomes that the server must be told.
@@ -101,7 +105,7 @@ class AsyncExecutor:
         """Return the tasks to do: not cancelled, lease not ended, not too many workers lost."""
         now = monotonic()
         if not self._is_news(claims, now):
-            await self._hear_of_cancelled(claims)
+            await self._hear_of_cancelled(claims, now)
             now = monotonic()
         begun = []
         for claim in claims:
@@ -117,13 +121,17 @@ class AsyncExecutor:
         """Whether it is known which tasks were cancelled: a claim tells that, too."""
         return min([claim.asked for claim in claims]) >= now - self._news
 
-    async def _hear_of_cancelled(self, claims: list[Claim]) -> None:
-        """Ask which tasks were cancelled, unless another thread has just asked."""
+    async def _hear_of_cancelled(self, claims: list[Claim], came: float) -> None:
+        """Ask which tasks were cancelled, unless another slot has asked since, or just before."""
+        self._beginning.extend(claims)
         async with async_holding(self._asking):
-            asked = monotonic()
-            if self._is_news(claims, asked):
+            if self._is_news(claims, came):
                 return
-            claims_by_id = self._leases.claims()
+            asked = monotonic()
+            ahead = _AHEAD * self._settings.concurrency
+            others, self._beginning = self._beginning, []
+            asks = [*claims, *others, *[*self._leases.waiting][:ahead]]
+            claims_by_id = {claim.task.id: claim for claim in asks}
             try:
                 conn = await self._connection()
                 try:
