@@ -33,8 +33,8 @@ KEPT: dict[str, Kept] = {
     "pgq.registration": Kept("subscription", source="pgq.subscription"),
     "pgq.event": Kept("event"),
     "pgq.delayed": Kept("waiting event", source="pgq.waiting_event"),
-    "pgq.dead_letter": Kept("dead letter", name="dl_queue || '/' || dl_consumer"),
-    "pgq.parked_event": Kept("parked event"),
+    "pgq._dead_letter": Kept("dead letter", name="dl_queue || '/' || dl_consumer"),
+    "pgq._parked_event": Kept("parked event"),
     "pgq_ext.tracker": Kept("remote consumer", name="consumer_id"),
     "pgq_ext.replica_table": Kept(
         "replicated table", name="rpt_target_schema || '.' || rpt_target_table"
@@ -60,7 +60,7 @@ OURS = re.compile(
         | contract                                                      # goes with a queue
         | limit_log | stream_writer | ticker_failure | consumer_failure
         | consumer                                                      # only names
-        | consumer_group | group_member | group_partition | parked_key  # goes with subscriptions
+        | consumer_group | group_member | group_partition | _parked_key # goes with subscriptions
         | counted_table | row_count_log                                 # can be counted again
         | row_layout | group_key_check)
     | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker

@@ -40,7 +40,7 @@ declare
         'batch_retry(bigint, integer)',
         'get_foreign_locks()', '_lock_keys()',
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)',
-        '_may_see(integer, text, name)',
+        '_may_see(integer, text, name)', '_shown(anyelement)',
         -- With a grant on the queue; members of pgq_admin need none.
         'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
         'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
@@ -126,12 +126,15 @@ grant select on sequence pgq.delayed_due_nr_seq to pgq_admin;
 grant select on pgq.capture to pgq_writer;
 grant usage on schema pgq_staging to pgq_writer;
 
+-- Its trigger declares pgq._shown(1).
+delete from pgq.restricted_queue where false;
+
 -- Before 17 only an owner could vacuum.
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
         grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write,
-                          pgq.forced_tick, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
+                          pgq.forced_tick, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq._dead_letter
             to pgq_admin;
     end if;
 end;

@@ -88,7 +88,8 @@ grant execute on function
     pgq_task._position_of(timestamptz),
     pgq_task._time_of(bigint),
     pgq_task._is_parked(bigint),
-    pgq_task._has_right(int4, text, name)
+    pgq_task._has_right(int4, text, name),
+    pgq_task._shown(anyelement)
 to pgq_reader;
 
 -- For tables of applications: these run as the caller, with the caller's rights on the table.

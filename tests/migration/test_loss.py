@@ -48,7 +48,7 @@ CASES = {
     ),
     "dead letters": (
         (
-            "insert into pgq.dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,"
+            "insert into pgq._dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,"
             " ev_id, ev_time) select 'flights', 'reader', 1, 1, 'no', n, now()"
             " from generate_series(1, 2) n"
         ),
@@ -57,7 +57,8 @@ CASES = {
     "parked events": (
         (
             "set session_replication_role = replica;"
-            "insert into pgq.parked_event (pe_key, ev_id, ev_time, ev_txid) values (1, 1, now(), 1)"
+            "insert into pgq._parked_event (pe_key, ev_id, ev_time, ev_txid)"
+            " values (1, 1, now(), 1)"
         ),
         "1 parked event",
     ),

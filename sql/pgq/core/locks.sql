@@ -21,7 +21,7 @@ as $$
         (0, 1886875907, false, 'slots', 'rotation, settings of queues, and the ticker that falls asleep or wakes up'),
         (0, 1886875914, false, 'delayed events', 'delayed and retried events'),
         (0, 1886875926, false, 'wake workers', 'wake-ups of task workers'),
-        (0, 1886875927, false, 'task rights', 'rights on task queues'),
+        (0, 1886875927, false, 'rights', 'restricting queues, and opening them'),
         (0, 1886875928, false, 'dropped task queues', 'removing dropped task queues'),
         (112, 1735487609, false, null, 'pgqpy migrate'),
         (7366513, 1887002468, false, null, 'pgqpy demo'),

@@ -227,7 +227,7 @@ begin
                 message = format('queue %L still has %s delayed events', x_queue_name, waiting),
                 hint = 'Wait for them, cancel them with pgq.cancel_event(queue, id), or drop with force: pgq.drop_queue(queue, true).';
         end if;
-        select count(*) into waiting from pgq.dead_letter where dl_queue = x_queue_name;
+        select count(*) into waiting from pgq._dead_letter where dl_queue = x_queue_name;
         if waiting > 0 then
             raise exception using errcode = 'PQ007',
                 message = format('queue %L still has %s dead letters', x_queue_name, waiting),
@@ -251,7 +251,7 @@ begin
     insert into pgq.spare_slots (slot0, ntables) values (q.queue_slot0, q.queue_ntables);
 
     perform pgq._drop_event_keys(q);
-    delete from pgq.dead_letter where dl_queue = x_queue_name;
+    delete from pgq._dead_letter where dl_queue = x_queue_name;
     delete from pgq.late_write where late_queue = q.queue_id;
     delete from pgq.forced_tick where forced_queue = q.queue_id;
     delete from pgq.tick_0 where tick_queue = q.queue_id;

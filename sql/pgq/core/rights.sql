@@ -193,19 +193,14 @@ create or replace function pgq._may_see(i_queue_id int4, i_consumer text, i_user
 returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns whether what a consumer has stored of a restricted queue's events may be seen: for the views and policies that
--- show it.
+-- Returns whether what a consumer has stored of a restricted queue's events may be seen: for the views that show it.
 -- Parameters:
---      i_consumer  - the consumer or group; null for events that all consumers read. A dead letter names a group by its
---                    first partition
+--      i_consumer  - the consumer or group; null for events that all consumers read
 --      i_user      - current_user: that role must have the right, too. It is the owner of a function or of a
---                    materialized view that PostgreSQL runs for another role
-declare
-    v_consumer  constant text := coalesce(
-        (select group_name from pgq.consumer_group where group_queue = i_queue_id and group_name || '#0' = i_consumer), i_consumer);
+--                    materialized view that PostgreSQL runs for another role, or ours
 begin
-    return pgq._role_has_right(pgq._caller(), i_queue_id, '{read,consume}', v_consumer)
-       and pgq._role_has_right(i_user, i_queue_id, '{read,consume}', v_consumer);
+    return pgq._role_has_right(pgq._caller(), i_queue_id, '{read,consume}', i_consumer)
+       and (i_user = 'pgq_owner' or pgq._role_has_right(i_user, i_queue_id, '{read,consume}', i_consumer));
 end;
 $$;
 
@@ -548,9 +543,42 @@ begin
 end;
 $$;
 
+create or replace function pgq._shown(anyelement)
+returns anyelement
+language sql volatile
+as $$
+-- Returns its argument: for the content in views that hide rows. PostgreSQL applies no condition on a volatile column
+-- before those of the view, and estimates it without statistics, so that EXPLAIN tells nothing of the hidden rows. The
+-- plan then has the column itself. See pgq._protect_views(0).
+    select $1;
+$$;
+
+create or replace function pgq._protect_views()
+returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Trigger of pgq.restricted_queue: while it is empty, PostgreSQL may plan queries of our views freely. (A trigger, since
+-- a dump of an extension has the table's rows, but not how the function is declared.)
+begin
+    -- One session at a time, including those that have not committed yet.
+    perform pg_advisory_xact_lock(pgq._lock_key('rights'));
+    if exists (select from pgq.restricted_queue) then
+        alter function pgq._shown(anyelement) volatile;
+    else
+        alter function pgq._shown(anyelement) immutable;
+    end if;
+    return null;
+end;
+$$;
+
+create or replace trigger protect_views
+    after insert or delete on pgq.restricted_queue
+    for each statement execute function pgq._protect_views();
+
 create or replace view pgq.event_template with (security_barrier) as
 select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
-       ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
+       pgq._shown(ev_type) as ev_type, pgq._shown(ev_data) as ev_data, pgq._shown(ev_extra1) as ev_extra1,
+       pgq._shown(ev_extra2) as ev_extra2, pgq._shown(ev_extra3) as ev_extra3, pgq._shown(ev_extra4) as ev_extra4
   from pgq.event
  where ev_slot >= 0
    and ev_slot < 262144
@@ -559,32 +587,42 @@ select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
                                         where queue_restricted and not pgq._may_see(queue_id, null, current_user)));
 
 create or replace view pgq.failing_consumer with (security_barrier) as
-select q.queue_name, c.co_name as consumer_name, f.cf_batch as batch_id, f.cf_event as event_id, f.cf_error as error,
-       f.cf_attempts as attempts, f.cf_since as failing_since, f.cf_last as last_attempt
+select q.queue_name, c.co_name as consumer_name, f.cf_batch as batch_id, pgq._shown(f.cf_event) as event_id,
+       pgq._shown(f.cf_error) as error, f.cf_attempts as attempts, f.cf_since as failing_since, f.cf_last as last_attempt
   from pgq.consumer_failure f
   join pgq.registration r on r.reg_id = f.cf_registration
   join pgq.subscription s on s.sub_queue = r.sub_queue and s.sub_consumer = r.sub_consumer and s.sub_batch = f.cf_batch
   join pgq.queue q on q.queue_id = r.sub_queue
   join pgq.consumer c on c.co_id = r.sub_consumer
  where not q.queue_restricted
-    or pgq._may_see(q.queue_id, coalesce((select main.co_name from pgq.registration m join pgq.consumer main on main.co_id = m.sub_consumer
-                                           where m.sub_id = r.sub_id order by m.reg_id limit 1), ''), current_user);
+    -- as pgq._consumer_of(1)
+    or pgq._may_see(q.queue_id, case when r.reg_is_partition then (select group_name from pgq.consumer_group where group_sub_id = r.sub_id)
+                                     else coalesce((select main.co_name from pgq.registration m join pgq.consumer main on main.co_id = m.sub_consumer
+                                                     where m.sub_id = r.sub_id order by m.reg_id limit 1), '') end, current_user);
 
--- Tables that a pgq_reader may read show what the views above show. Definer functions see all rows.
-do $$
-begin
-    if exists (select from pg_catalog.pg_policy where polrelid = 'pgq.dead_letter'::regclass) then
-        return;
-    end if;
-    alter table pgq.dead_letter enable row level security;
-    create policy rights on pgq.dead_letter for select using (
-        dl_queue not in (select queue_name from pgq.queue where queue_restricted)
-        or pgq._may_see((select queue_id from pgq.queue where queue_name = dl_queue), dl_consumer, current_user));
-    alter table pgq.parked_key enable row level security;
-    create policy rights on pgq.parked_key for select using (
-        parked_group not in (select group_id from pgq.consumer_group join pgq.queue on queue_id = group_queue where queue_restricted)
-        or exists (select from pgq.consumer_group where group_id = parked_group and pgq._may_see(group_queue, group_name, current_user)));
-    alter table pgq.parked_event enable row level security;
-    create policy rights on pgq.parked_event for select using (pe_key in (select parked_id from pgq.parked_key));
-end;
-$$;
+create or replace view pgq.dead_letter with (security_barrier) as
+select dl_id, dl_time, dl_queue, dl_consumer, dl_group, dl_batch, dl_attempts,
+       pgq._shown(dl_reason) as dl_reason, pgq._shown(dl_traceback) as dl_traceback,
+       pgq._shown(ev_id) as ev_id, pgq._shown(ev_time) as ev_time, pgq._shown(ev_txid) as ev_txid,
+       pgq._shown(ev_retry) as ev_retry, pgq._shown(ev_type) as ev_type, pgq._shown(ev_data) as ev_data,
+       pgq._shown(ev_extra1) as ev_extra1, pgq._shown(ev_extra2) as ev_extra2,
+       pgq._shown(ev_extra3) as ev_extra3, pgq._shown(ev_extra4) as ev_extra4
+  from pgq._dead_letter
+ where dl_queue not in (select queue_name from pgq.queue where queue_restricted)
+    or pgq._may_see((select queue_id from pgq.queue where queue_name = dl_queue), coalesce(dl_group, dl_consumer), current_user);
+
+create or replace view pgq.parked_key with (security_barrier) as
+select parked_id, parked_group, parked_part, pgq._shown(parked_key) as parked_key, parked_since, parked_attempts, parked_next,
+       pgq._shown(parked_error) as parked_error
+  from pgq._parked_key
+ where parked_group not in (select group_id from pgq.consumer_group join pgq.queue on queue_id = group_queue where queue_restricted)
+    or exists (select from pgq.consumer_group where group_id = parked_group and pgq._may_see(group_queue, group_name, current_user));
+
+create or replace view pgq.parked_event with (security_barrier) as
+select pe_id, pe_key,
+       pgq._shown(ev_id) as ev_id, pgq._shown(ev_time) as ev_time, pgq._shown(ev_txid) as ev_txid,
+       pgq._shown(ev_retry) as ev_retry, pgq._shown(ev_type) as ev_type, pgq._shown(ev_data) as ev_data,
+       pgq._shown(ev_extra1) as ev_extra1, pgq._shown(ev_extra2) as ev_extra2,
+       pgq._shown(ev_extra3) as ev_extra3, pgq._shown(ev_extra4) as ev_extra4
+  from pgq._parked_event
+ where pe_key in (select parked_id from pgq.parked_key);

@@ -14,6 +14,7 @@ as $$
 declare
     b       record;
     owner   text;
+    of_group text;
     found   bigint[];
     missing bigint;
 begin
@@ -27,7 +28,7 @@ begin
     end if;
     select * into b from pgq._open_batch(x_batch_id);
     -- If several workers share a position, take the consumer that owns it: replayed events are for all of them.
-    select c.co_name into owner
+    select c.co_name, case when r.reg_is_partition then pgq._consumer_of(r) end into owner, of_group
       from pgq.registration r
       join pgq.consumer c on c.co_id = r.sub_consumer
      where r.sub_id = b.sub_id
@@ -40,10 +41,10 @@ begin
               from unnest($1, $2, $3) w (id, reason, traceback)
              order by id),
         given_up as (
-            insert into pgq.dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
+            insert into pgq._dead_letter (dl_queue, dl_consumer, dl_group, dl_batch, dl_attempts, dl_reason, dl_traceback,
                                          ev_id, ev_time, ev_txid, ev_retry,
                                          ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-            select $4, $5, $6, coalesce(e.ev_retry, 0) + 1, l.reason, l.traceback,
+            select $4, $5, $7, $6, coalesce(e.ev_retry, 0) + 1, l.reason, l.traceback,
                    e.ev_id, e.ev_time, e.ev_txid, e.ev_retry,
                    e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
               from (%s) e
@@ -53,7 +54,7 @@ begin
         select array_agg(ev_id) from given_up$sql$,
         pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
     into found
-    using x_event_ids, x_reasons, x_tracebacks, (b.queue).queue_name, owner, x_batch_id;
+    using x_event_ids, x_reasons, x_tracebacks, (b.queue).queue_name, owner, x_batch_id, of_group;
 
     select id into missing from (select unnest(x_event_ids) except select unnest(found)) m (id) limit 1;
     if missing is not null or x_event_ids is null or array_position(x_event_ids, null) is not null then
@@ -86,12 +87,11 @@ declare
     l   record;
 begin
     -- In a fixed order, so that two sessions at once wait for each other and do not deadlock.
-    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    perform from pgq._dead_letter where dl_id = any (i_ids) order by dl_id for update;
     for l in
-        select distinct queue_id, coalesce(group_name, dl_consumer) as consumer
-          from pgq.dead_letter
+        select distinct queue_id, coalesce(dl_group, dl_consumer) as consumer
+          from pgq._dead_letter
           left join pgq.queue on queue_name = dl_queue
-          left join pgq.consumer_group on group_queue = queue_id and group_name || '#0' = dl_consumer
          where dl_id = any (i_ids)
     loop
         perform pgq._require_right(l.queue_id, '{consume}', l.consumer);
@@ -112,11 +112,25 @@ as $$
 --      once; so do a dead letter and a waiting retry.
 -- Errors: PQ002 the consumer is not registered any more
 declare
+    l   record;
     n   int4;
 begin
     perform pgq._lock_dead_letters(i_ids);
+    select dl_queue, dl_consumer into l
+      from pgq._dead_letter
+      join pgq.queue on queue_name = dl_queue
+      join pgq.consumer on co_name = dl_consumer
+      join pgq.registration on sub_queue = queue_id and sub_consumer = co_id
+     where dl_id = any (i_ids)
+       and reg_is_partition <> (dl_group is not null)
+     limit 1;
+    if found then
+        raise exception using errcode = 'PQ002',
+            message = format('consumer %L of queue %L is not the one that gave up these events', l.dl_consumer, l.dl_queue),
+            hint = 'One is a partition of a consumer group and the other is not. Read the events in pgq.dead_letter, and purge them.';
+    end if;
     with replayed as (
-        delete from pgq.dead_letter where dl_id = any (i_ids) returning *),
+        delete from pgq._dead_letter where dl_id = any (i_ids) returning *),
     waiting as (
         select q.queue_name, c.co_name, w.ev_id
           from pgq.retry_queue w
@@ -151,7 +165,7 @@ declare
     n   int4;
 begin
     perform pgq._lock_dead_letters(i_ids);
-    delete from pgq.dead_letter where dl_id = any (i_ids);
+    delete from pgq._dead_letter where dl_id = any (i_ids);
     get diagnostics n = row_count;
     return n;
 end;

@@ -97,7 +97,7 @@ begin
     owned := array(select part_nr from pgq.group_partition
                     where part_group = g.group_id and part_member = i_member_id order by part_nr);
     full_partitions := '{}';
-    parked := exists (select from pgq.parked_key
+    parked := exists (select from pgq._parked_key
                        where parked_group = g.group_id and parked_part = any (owned) and parked_next <= clock_timestamp());
     if parked and i_parked then
         return;
@@ -109,7 +109,7 @@ begin
          order by part_nr <= i_after, part_nr
     loop
         if (select count(*)
-              from (select from pgq.parked_key join pgq.parked_event on pe_key = parked_id
+              from (select from pgq._parked_key join pgq._parked_event on pe_key = parked_id
                      where parked_group = g.group_id and parked_part = part.part_nr
                      limit g.group_park_limit::int8 + 1) e) > g.group_park_limit
         then
@@ -147,7 +147,7 @@ as $$
 declare
     p           pgq.position_0 := pgq._get_position(part.part_reg);
     locked      pgq.position_0;
-    but_parked  constant boolean := exists (select from pgq.parked_key where parked_group = g.group_id and parked_part = part.part_nr);
+    but_parked  constant boolean := exists (select from pgq._parked_key where parked_group = g.group_id and parked_part = part.part_nr);
     last_id     bigint;
     is_empty    boolean := false;
 begin
@@ -297,7 +297,7 @@ begin
             hint = 'Give three arrays of the same length.';
     end if;
     if cardinality(i_failed) > 0
-       or exists (select from pgq.parked_key where parked_group = part.part_group and parked_part = part.part_nr)
+       or exists (select from pgq._parked_key where parked_group = part.part_group and parked_part = part.part_nr)
     then
         n := pgq._park_events(part, i_batch_id, i_failed, i_errors, i_delays, i_types);
     end if;

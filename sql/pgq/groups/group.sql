@@ -189,7 +189,7 @@ begin
     -- From here on no session opens or finishes a batch.
     perform pgq._lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
     select count(*) into parked
-      from pgq.parked_key join pgq.parked_event on pe_key = parked_id
+      from pgq._parked_key join pgq._parked_event on pe_key = parked_id
      where parked_group = g.group_id;
     if parked > 0 and i_force is not true then
         raise exception using errcode = 'PQ039',

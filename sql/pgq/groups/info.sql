@@ -28,7 +28,7 @@ begin
       left join pgq.group_member m on m.member_id = p.part_member
      cross join lateral (
            select count(distinct parked_id) as keys, count(pe_id) as events
-             from pgq.parked_key left join pgq.parked_event on pe_key = parked_id
+             from pgq._parked_key left join pgq._parked_event on pe_key = parked_id
             where parked_group = g.group_id and parked_part = p.part_nr) k
      where p.part_group = g.group_id
      order by p.part_nr;
@@ -87,8 +87,8 @@ begin
     return query
     select k.parked_key, k.parked_part, count(e.pe_id), (array_agg(e.ev_id order by e.pe_id))[1], k.parked_attempts,
            k.parked_since, k.parked_next, k.parked_error
-      from pgq.parked_key k
-      left join pgq.parked_event e on e.pe_key = k.parked_id
+      from pgq._parked_key k
+      left join pgq._parked_event e on e.pe_key = k.parked_id
      where k.parked_group = g.group_id
      group by k.parked_id
      order by k.parked_since, k.parked_id;

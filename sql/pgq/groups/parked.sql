@@ -25,18 +25,18 @@ begin
               join event e on e.ev_id = f.id
              order by e.key, e.ev_id),
         parked as (
-            insert into pgq.parked_key (parked_group, parked_part, parked_key, parked_next, parked_error)
+            insert into pgq._parked_key (parked_group, parked_part, parked_key, parked_next, parked_error)
             select $4, $5, key, clock_timestamp() + delay, error
               from failed
             returning parked_id, parked_key),
         kept as (
-            insert into pgq.parked_event (pe_key, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+            insert into pgq._parked_event (pe_key, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
                                           ev_extra1, ev_extra2, ev_extra3, ev_extra4)
             select k.parked_id, e.ev_id, e.ev_time, e.ev_txid, e.ev_retry, e.ev_type, e.ev_data,
                    e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
               from (select parked_id, parked_key, ev_id from parked join failed on key = parked_key
                      union all
-                    select parked_id, parked_key, 0 from pgq.parked_key where parked_group = $4 and parked_part = $5
+                    select parked_id, parked_key, 0 from pgq._parked_key where parked_group = $4 and parked_part = $5
                    ) k (parked_id, key, first)
               join event e on e.key = k.key and e.ev_id >= k.first
              order by e.ev_id
@@ -88,7 +88,7 @@ begin
     select k.parked_id, k.parked_part, p.part_generation, k.parked_attempts
       into parked_id, partition, generation, attempts
       from pgq.group_partition p
-      join pgq.parked_key k on k.parked_group = p.part_group and k.parked_part = p.part_nr
+      join pgq._parked_key k on k.parked_group = p.part_group and k.parked_part = p.part_nr
      where p.part_group = (select member_group from pgq.group_member where member_id = i_member_id)
        and p.part_member = i_member_id
        and k.parked_next <= clock_timestamp()
@@ -100,7 +100,7 @@ begin
     for event in
         select e.pe_id, e.ev_id, e.ev_time, e.ev_txid, coalesce(e.ev_retry, 0) as ev_retry, e.ev_type, e.ev_data,
                e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
-          from pgq.parked_event e
+          from pgq._parked_event e
          where e.pe_key = open_parked.parked_id
          order by e.pe_id
          limit i_most
@@ -145,34 +145,34 @@ declare
     n       bigint;
 begin
     select part_reg into r
-      from pgq.parked_key
+      from pgq._parked_key
       join pgq.group_partition on part_group = parked_group and part_nr = parked_part
      where parked_id = i_parked_id;
     part := pgq._fence_partition(r, i_generation);
     -- Lock in the same order as pgq.give_up_parked().
-    perform from pgq.parked_key where parked_id = i_parked_id for update;
+    perform from pgq._parked_key where parked_id = i_parked_id for update;
     n := pgq._parked_to_dead_letters(i_parked_id, i_given_up, i_reasons, i_tracebacks);
     with gone as (
-        delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_done) returning 1)
+        delete from pgq._parked_event where pe_key = i_parked_id and pe_id = any (i_done) returning 1)
     select n + count(*) into n from gone;
     if n < (select count(distinct id) from unnest(i_done || i_given_up) id) then
         raise exception using errcode = 'PQ035',
             message = format('parked events of partition %s are not there any more', part.part_nr),
             hint = 'They were given up while they were processed. Roll back: the rest of the key comes again.';
     end if;
-    select count(*) into n from pgq.parked_event where pe_key = i_parked_id;
+    select count(*) into n from pgq._parked_event where pe_key = i_parked_id;
     if n = 0 then
-        delete from pgq.parked_key where parked_id = i_parked_id;
+        delete from pgq._parked_key where parked_id = i_parked_id;
         -- A batch that was read while the key was parked lacks the key's events, so it must not be finished.
         update pgq.group_partition set part_generation = default where part_reg = part.part_reg;
     elsif i_failed then
-        update pgq.parked_key
+        update pgq._parked_key
            set parked_attempts = 1 + case when cardinality(i_done || i_given_up) = 0 then parked_attempts else 0 end,
                parked_next = clock_timestamp() + i_delay,
                parked_error = i_error
          where parked_id = i_parked_id;
     else
-        update pgq.parked_key set parked_attempts = 0, parked_next = clock_timestamp() where parked_id = i_parked_id;
+        update pgq._parked_key set parked_attempts = 0, parked_next = clock_timestamp() where parked_id = i_parked_id;
     end if;
     return n;
 end;
@@ -188,18 +188,18 @@ declare
     n   int4;
 begin
     with gone as (
-        delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_ids) returning *),
+        delete from pgq._parked_event where pe_key = i_parked_id and pe_id = any (i_ids) returning *),
     letter as (
         select distinct on (id) id, reason, traceback
           from unnest(i_ids, i_reasons, i_tracebacks) l (id, reason, traceback)
          order by id)
-    insert into pgq.dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
+    insert into pgq._dead_letter (dl_queue, dl_consumer, dl_group, dl_batch, dl_attempts, dl_reason, dl_traceback,
                                  ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select q.queue_name, cg.group_name || '#0', 0, coalesce(e.ev_retry, 0) + greatest(k.parked_attempts, 1), l.reason, l.traceback,
+    select q.queue_name, cg.group_name || '#0', cg.group_name, 0, coalesce(e.ev_retry, 0) + greatest(k.parked_attempts, 1), l.reason, l.traceback,
            e.ev_id, e.ev_time, e.ev_txid, e.ev_retry, e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
       from gone e
       join letter l on l.id = e.pe_id
-      join pgq.parked_key k on k.parked_id = e.pe_key
+      join pgq._parked_key k on k.parked_id = e.pe_key
       join pgq.consumer_group cg on cg.group_id = k.parked_group
       join pgq.queue q on q.queue_id = cg.group_queue
      order by e.pe_id;
@@ -221,7 +221,7 @@ declare
     g   pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
     n   int4;
 begin
-    update pgq.parked_key k
+    update pgq._parked_key k
        set parked_next = clock_timestamp(), parked_attempts = 0
      where parked_group = g.group_id
        and (i_key is null or k.parked_key = i_key);
@@ -242,16 +242,16 @@ as $$
 -- Errors: PQ036 group does not exist
 declare
     g       pgq.consumer_group := pgq._own_group(i_queue_name, i_group_name);
-    k       pgq.parked_key;
+    k       pgq._parked_key;
     ids     bigint[];
     n       int4;
 begin
     -- This lock does not block a session that parks more events of the key.
-    select * into k from pgq.parked_key where parked_group = g.group_id and parked_key = i_key for no key update;
+    select * into k from pgq._parked_key where parked_group = g.group_id and parked_key = i_key for no key update;
     if not found then
         return 0;
     end if;
-    ids := array(select pe_id from pgq.parked_event where pe_key = k.parked_id order by pe_id limit i_most);
+    ids := array(select pe_id from pgq._parked_event where pe_key = k.parked_id order by pe_id limit i_most);
     n := pgq._parked_to_dead_letters(k.parked_id, ids, array_fill(coalesce(k.parked_error, 'given up by hand'), array[cardinality(ids)]), null);
     perform pgq.unpark_key(i_queue_name, i_group_name, i_key);
     return n;

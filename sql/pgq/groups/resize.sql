@@ -89,7 +89,7 @@ begin
     update pgq.group_partition
        set part_member = null, part_generation = default
      where part_group = i_group_id;
-    update pgq.parked_key
+    update pgq._parked_key
        set parked_part = pgq.key_partition(parked_key, g.group_resize_to)
      where parked_group = i_group_id;
     update pgq.consumer_group

@@ -73,8 +73,8 @@ create table pgq.group_partition (
     constraint part_reg_fkey foreign key (part_reg) references pgq.registration (reg_id)
 );
 
--- Keys may be long, so there is no index on them. A key is unique because only the owner of its partition adds it.
-create table pgq.parked_key (
+-- Roles read these two as pgq.parked_key and pgq.parked_event, see core/rights.sql. Keys may be long, so there is no index on them. A key is unique because only the owner of its partition adds it.
+create table pgq._parked_key (
     parked_id           bigint      not null generated always as identity,
     parked_group        int4        not null,
     parked_part         int4        not null,
@@ -88,9 +88,9 @@ create table pgq.parked_key (
     constraint parked_key_pkey primary key (parked_id),
     constraint parked_group_fkey foreign key (parked_group) references pgq.consumer_group (group_id) on delete cascade
 );
-create index parked_key_part_idx on pgq.parked_key (parked_group, parked_part);
+create index parked_key_part_idx on pgq._parked_key (parked_group, parked_part);
 
-create table pgq.parked_event (
+create table pgq._parked_event (
     pe_id               bigint      not null generated always as identity,
     pe_key              bigint      not null,
     ev_id               bigint      not null,
@@ -105,9 +105,9 @@ create table pgq.parked_event (
     ev_extra4           text,
 
     constraint parked_event_pkey primary key (pe_id),
-    constraint pe_key_fkey foreign key (pe_key) references pgq.parked_key (parked_id) on delete cascade
+    constraint pe_key_fkey foreign key (pe_key) references pgq._parked_key (parked_id) on delete cascade
 );
-create index parked_event_key_idx on pgq.parked_event (pe_key, pe_id);
+create index parked_event_key_idx on pgq._parked_event (pe_key, pe_id);
 
 -- Always empty: an expression is a valid key if an index over these columns can have it.
 create table pgq.group_key_check (

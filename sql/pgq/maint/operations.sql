@@ -270,7 +270,7 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
       from (values ('pgq', 'queue'), ('pgq', 'log'), ('pgq', 'consumer'), ('pgq', 'registration'),
                    ('pgq', 'late_write'), ('pgq', 'forced_tick'), ('pgq', 'stream_writer'), ('pgq', 'ticker_failure'), ('pgq', 'consumer_failure'),
-                   ('pgq', 'group_member'), ('pgq', 'group_partition'), ('pgq', 'parked_key'), ('pgq', 'parked_event'), ('pgq', 'dead_letter'),
+                   ('pgq', 'group_member'), ('pgq', 'group_partition'), ('pgq', '_parked_key'), ('pgq', '_parked_event'), ('pgq', '_dead_letter'),
                    ('pgq_ext', 'completed_tick'), ('pgq_ext', 'completed_batch'),
                    ('pgq_ext', 'completed_event'), ('pgq_ext', 'partial_batch'),
                    ('pgq_node', 'local_state'), ('londiste', 'seq_info'), ('londiste', 'completed')) v (nsp, rel)

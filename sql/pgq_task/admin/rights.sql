@@ -32,17 +32,34 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is restricted.
--- Pushes take a slower path while it is closed.
+-- Pushes take a slower path while it is closed, and conditions on pgq_task.tasks use fewer indexes.
 begin
     -- One session at a time, including those that have not committed yet.
-    perform pg_advisory_xact_lock(pgq._lock_key('task rights'));
+    perform pg_advisory_xact_lock(pgq._lock_key('rights'));
     if exists (select from pgq_task.queue where queue_restricted) then
         revoke insert on pgq_task.inbox from pgq_writer;
+        alter function pgq_task._shown(anyelement) volatile;
     else
         grant insert on pgq_task.inbox to pgq_writer;
+        alter function pgq_task._shown(anyelement) immutable;
     end if;
 end;
 $$;
+
+create or replace function pgq_task._guard_restored()
+returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Trigger of pgq_task.queue: a queue that is restricted from the start is from a dump.
+begin
+    perform pgq_task._guard_inbox();
+    return null;
+end;
+$$;
+
+create or replace trigger guard_restored
+    after insert on pgq_task.queue
+    for each row when (new.queue_restricted) execute function pgq_task._guard_restored();
 
 create or replace function pgq_task.grant_queue(queue text, actions text[], role text)
 returns void

@@ -249,7 +249,7 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
     dsn: str, conn: Connection, put: Put
 ) -> None:
     for data in (["a", "b", "bad", "c", "d"], ["e", "bad"]):
-        conn.execute("truncate seen; truncate pgq.dead_letter")
+        conn.execute("truncate seen; delete from pgq.dead_letter")
         put(*data)
         Careless(dsn).run_once()
         assert written(conn) == [each for each in data if each != "bad"]

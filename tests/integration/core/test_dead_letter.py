@@ -240,7 +240,7 @@ def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_a
                 change(ALL)
     with pytest.raises(errors.PermissionDenied):
         DeadLetters(writer).find(ALL)
-    for statement in ("delete from pgq.dead_letter", "update pgq.dead_letter set dl_reason = ''"):
+    for statement in ("delete from pgq.dead_letter", "update pgq.dead_letter set dl_batch = 0"):
         for user in (reader, writer, admin):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 user.execute(statement.encode())

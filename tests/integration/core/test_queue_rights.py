@@ -484,6 +484,93 @@ def test_an_insert_that_waits_for_the_restriction_takes_the_right(
         session.rollback()
 
 
+def test_explain_tells_no_content_of_what_is_hidden(
+    conn: Connection, session_of: Callable[[str], Connection], named: dict[str, object]
+) -> None:
+    """Neither rows that are counted before they are hidden, nor estimates: a guess that is right
+    has the plan of one that is wrong."""
+    conn.execute("select pgq_task.create_queue('tasks'), pgq_task.push('tasks', '{}')")
+    conn.execute("select pgq_task.restrict_queue('tasks')")
+    conn.execute("update pgq_task.task set order_key = 'right', unique_key = 'right'")
+    conn.execute("update pgq._dead_letter set ev_type = 'right'")
+    conn.execute("update pgq._parked_key set parked_key = 'right'")
+    conn.execute("update pgq._parked_event set ev_type = 'right'")
+    conn.execute("update pgq.event set ev_type = 'right'")
+    conn.execute("update pgq.consumer_failure set cf_error = 'right'")
+    conn.execute("analyze")
+    for name in ("reader", "elsewhere", "consumes_other"):
+        session = session_of(name)
+        for scan in ("on", "off"):
+            session.execute(f"set enable_seqscan = {scan}; set enable_bitmapscan = {scan}".encode())
+            for relation, column in (
+                ("pgq.event_template", "ev_type"),
+                ("pgq.dead_letter", "ev_type"),
+                ("pgq.parked_key", "parked_key"),
+                ("pgq.parked_event", "ev_type"),
+                ("pgq.failing_consumer", "error"),
+                ("pgq_task.tasks", "order_key"),
+                ("pgq_task.tasks", "unique_key"),
+            ):
+                if name == "consumes_other" and relation == "pgq.event_template":
+                    continue  # It may read these.
+                right, wrong = (
+                    str(
+                        session.execute(
+                            "explain (analyze, buffers off, timing off, summary off)"
+                            f" select from {relation} where {column} = '{guess}'".encode()
+                        ).fetchall()
+                    ).replace(f"'{guess}'", "")
+                    for guess in ("right", "wrong")
+                )
+                assert right == wrong, relation
+                assert session.execute(f"select from {relation}".encode()).fetchall() == []
+
+
+def test_while_all_queues_are_open_conditions_use_indexes(
+    conn: Connection, session_of: Callable[[str], Connection]
+) -> None:
+    session = session_of("reader")
+    session.execute("set enable_seqscan = off; set enable_bitmapscan = off")
+    plan = "explain select from pgq_task.tasks where queue = 'tasks' and unique_key = 'a'"
+    conn.execute("select pgq_task.create_queue('tasks')")
+    for restricted in (False, True, False):
+        conn.execute("select pgq_task.restrict_queue('tasks', %s)", [restricted])
+        found = str(session.execute(plan.encode()).fetchall())
+        assert bool(re.search("Index Cond: [^,]*unique_key = 'a'", found)) != restricted, found
+
+
+def test_a_group_and_a_consumer_named_like_its_partition_have_letters_of_their_own(
+    conn: Connection, session_of: Callable[[str], Connection], named: dict[str, object]
+) -> None:
+    conn.execute("select pgq.restrict_queue('closed', false)")
+    mine: LiteralString = "select dl_reason from pgq.dead_letter where dl_consumer = 'c#0'"
+    for name in ("c#0", "g"):
+        conn.execute(
+            "select pgq.grant_queue('closed', '{consume}', %s, %s)", [role("member"), name]
+        )
+    # Of the group "c", and then of a consumer when the group is gone.
+    conn.execute("select pgq.give_up_parked('closed', 'c', parked_key) from pgq.parked_key")
+    conn.execute("select pgq.drop_group('closed', 'c', true)")
+    ops.register(conn, Q, "c#0")
+    ops.insert_ticked(conn, Q, "x")
+    batch = ops.next_batch(conn, Q, "c#0")
+    conn.execute(
+        "select pgq.event_dead_letter(%s, ev_id, 'the consumer') from pgq.get_batch_events(%s)",
+        [batch, batch],
+    )
+    conn.execute("select pgq.restrict_queue('closed')")
+    assert session_of("member").execute(mine).fetchall() == [("the consumer",)]
+    assert session_of("consumes_c").execute(mine).fetchall() == [("a private failure",)]
+    letters = conn.execute(
+        "select array_agg(dl_id order by dl_id) from pgq.dead_letter where dl_consumer = 'c#0'"
+    ).fetchall()[0][0]
+    replay: LiteralString = "select pgq.replay_dead_letters(array[%s::bigint])"
+    with ops.refused("PQ002"):
+        session_of("consumes_c").execute(replay, [letters[0]])
+    refused(lambda: session_of("consumes_c").execute(replay, [letters[1]]))
+    assert ops.value(session_of("member"), replay, letters[1]) == 1
+
+
 def test_rights_stay_when_a_queue_is_dropped_and_created(
     conn: Connection, session_of: Callable[[str], Connection]
 ) -> None:
