@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # System packages come before what is built with them.
 .NOTPARALLEL:
-.PHONY: help demo quick test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
+.PHONY: help demo prepare quick test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,9 +30,15 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 
 # Four more than the cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
-	@$(MAKE) --no-print-directory lint types
+	@$(if $(call given,T),,$(MAKE) --no-print-directory prepare &) \
+	    $(MAKE) --no-print-directory lint types; checked=$$?; wait; exit $$checked
 	$(BIN)/pytest --numprocesses $$(($$(nproc) + 4)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
 	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T))
+
+# What all processes of the suite would wait for: bytecode of the tests, and Java's archive of
+# Spark's classes. It is made beside mypy, which leaves a processor idle.
+prepare: $(VENV)/.installed-dev
+	@$(BIN)/pytest --quiet --pg 18 -m "spark and smoke" > /dev/null
 
 quick: $(VENV)/.installed-dev lint types ## after each change: ruff, mypy, unit tests and a cross-section of the others, in a minute
 	$(BIN)/pytest --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal \

@@ -54,12 +54,6 @@ def test_revenue_by_day_is_what_sql_says_without_what_came_too_late(
     assert revenue.interrupt() == 0
     assert not [line for line in revenue.lines if "Traceback" in line]
 
-    start("spark_shop.py").finish()
-    ops.tick(conn, shop)
-    again = start("spark_daily_revenue.py", "--once", "--checkpoint", str(tmp_path))
-    again.finish(SPARK_PATIENCE)
-    assert ops.value(conn, as_sql_says)
-
 
 # The example as it is, which says that it has written and stops there.
 HALTING = """

@@ -11,7 +11,7 @@ from tests.fixtures import queue_ops as ops
 
 pytestmark = [pytest.mark.smoke, pytest.mark.slow]
 
-KILLS = 6
+KILLS = 4
 
 
 def test_a_server_killed_again_and_again_loses_no_committed_event_and_doubles_none(

@@ -23,6 +23,7 @@ NASTY_NAMES = [
 ]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", NASTY_NAMES)
 def test_any_name_works_for_a_queue_a_consumer_and_a_cursor(conn: Connection, name: str) -> None:
     assert ops.value(conn, "select pgq.create_queue(%s)", name) == 1

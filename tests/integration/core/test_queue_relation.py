@@ -106,6 +106,7 @@ def test_settings_of_the_queue_hold(
     assert ops.value(conn, "select count(*) from pgq.event_template") == 3
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "statement",
     [

@@ -29,6 +29,7 @@ def mail(mail: Connection) -> Connection:
 
 
 @pytest.mark.smoke
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("kind", "one", "two"),
     [
@@ -59,6 +60,8 @@ def mail(mail: Connection) -> Connection:
     ],
 )
 def test_a_key_may_have_any_type(dsn: str, conn: Connection, kind: str, one: str, two: str) -> None:
+    conn.execute("drop table if exists mail")
+    conn.execute("drop schema if exists types cascade")
     conn.execute("create schema types")
     conn.execute("create type types.pair as (a int, b text)")
     conn.execute("create type types.mood as enum ('so so', 'good')")
