@@ -179,9 +179,9 @@ def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
 @click.option("--mermaid", is_flag=True, help="Print a diagram for Mermaid.")
 @json_option
 def flow(conn: Connection, number: int, mermaid: bool) -> None:
-    """Show the steps of a flow: by its number, or the id of one of its tasks.
+    """Show the steps of a flow.
 
-    If one has failed, `pgqpy task retry` continues the flow.
+    Give its number, or the id of one of its tasks. If one has failed, `pgqpy task retry` continues the flow.
 
     Examples:
       pgqpy task flow 17
