@@ -181,7 +181,8 @@ def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
 def flow(conn: Connection, number: int, mermaid: bool) -> None:
     """Show the steps of a flow.
 
-    Give its number, or the id of one of its tasks. If one has failed, `pgqpy task retry` continues the flow.
+    Give its number, or the id of one of its tasks. If one has failed, `pgqpy task retry` continues
+    the flow.
 
     Examples:
       pgqpy task flow 17
