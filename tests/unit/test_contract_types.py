@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
+from pgqpy_consumers.spark import _archive_avro
 from pgqpy_consumers.spark._archive_avro import Contracts
 from pgqpy_consumers.spark._contract import struct_of
 from pgqpy_consumers.spark._events import arrow_schema
@@ -124,6 +125,29 @@ def test_what_does_not_fit_is_kept_as_text(kind: str | None, data: str | None) -
     bad, good = records((kind, data), ("order.paid", '{"no": 1}'))
     assert (bad["ev_type"], bad["ev_data"], bad["payload"]) == (kind, data, None)
     assert good["payload"][1]["no"] == 1
+
+
+def test_a_file_for_each_partition_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_archive_avro, "_PIECE", 100)
+    at = datetime(2026, 11, 23, tzinfo=UTC)
+    rows = [{"ev_id": n, "ev_time": at, "ev_type": "order.paid", "ev_data": "{}"} for n in range(9)]
+    days = pa.array([None, *["2026-11-22"] * 5, *["2026-11-23"] * 3])
+    events = pa.RecordBatch.from_pylist(rows, arrow_schema())
+    events = events.append_column("day", days)
+    pieces = [
+        row
+        for batch in _archive_avro._files(("day",), contracts(), [events[:4], events[4:]])
+        for row in batch.to_pylist()
+    ]
+    files: dict[tuple[str, int], bytes] = {}
+    for row in pieces:
+        key = (row["partition"][0], row["events"])
+        files[key] = files.get(key, b"") + row["content"]
+    assert [*files] == [(None, 1), ("2026-11-22", 5), ("2026-11-23", 3)]
+    assert len({row["file"] for row in pieces}) == 3 < len(pieces)
+    contents = pa.record_batch({"content": pa.array(files.values(), pa.binary())})
+    read = pa.Table.from_batches(_archive_avro._events([contents]))
+    assert read == pa.Table.from_batches([events.drop_columns(["day"])])
 
 
 def test_a_contract_decides_which_events_are_read() -> None:

@@ -79,6 +79,11 @@ def test_the_contract_gives_the_columns_and_the_events(
     assert [row.id for row in latest_rows(items).collect()] == [8]
     assert read(contract="public.item", contractVersion="1").columns[5:] == ["id", "price", "made"]
     assert contract_schema(conn, filled, "paid") == newest.schema
+    given = {"consumer": "c", "startingPosition": "earliest", "malformed": "drop"}
+    stream = spark.readStream.format("pgq").options(dsn=dsn, queue=filled, contract="paid", **given)
+    writer = stream.load().writeStream.format("memory").queryName("paid")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [row.no for row in spark.sql("select no from paid").collect()] == [1]
     # Malformed payloads and absent columns are what they are with other schemas.
     assert read(contract="paid", where="ev_data = 'oops'").count() == 0
     for wrong, said in (
