@@ -18,6 +18,7 @@ from pgqpy._runtime.checks import (
     SECONDS,
     SEVERAL,
     START,
+    check_handler,
     check_hooks,
     check_overridden,
     check_policy,
@@ -46,6 +47,9 @@ class ConsumerOptions(TypedDict, total=False):
     queue: str | None
     consumer: str | None
     start: Start | None
+    handler: Callable[[AsyncConnection, Event], Awaitable[None]] | None
+    batch_size: int | None
+    concurrency: int | None
     listen_dsn: str | None
     prepare_threshold: int | None
 
@@ -139,11 +143,15 @@ class AsyncConsumer(AsyncStoppable):
         queue: str | None = None,
         consumer: str | None = None,
         start: Start | None = None,
+        handler: Callable[[AsyncConnection, Event], Awaitable[None]] | None = None,
+        batch_size: int | None = None,
+        concurrency: int | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` is read by `pgqpy.dsn.resolve`; names and ``start`` here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; names and settings here win over the class's.
 
+        The ``handler`` is called like `process_event`, which need not be overridden then.
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
         ``prepare_threshold=None`` if it does not support prepared statements.
         """
@@ -153,6 +161,9 @@ class AsyncConsumer(AsyncStoppable):
         if not (self.queue and self.consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
         self.start = self.start if start is None else start
+        self.batch_size = self.batch_size if batch_size is None else batch_size
+        self.concurrency = self.concurrency if concurrency is None else concurrency
+        self.handler = handler
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
 
@@ -171,9 +182,10 @@ class AsyncConsumer(AsyncStoppable):
         """Process an event inside the batch's transaction.
 
         Raise `Retry` to retry it later, `DeadLetter` to give it up; for other errors
-        ``retry_policy`` decides. Either way the writes for it are rolled back.
+        ``retry_policy`` decides. Either way the writes for it are rolled back. The default calls
+        the handler.
         """
-        raise NotImplementedError
+        await self._handle(conn, event)
 
     # --- to be overridden: reports
 
@@ -313,11 +325,27 @@ class AsyncConsumer(AsyncStoppable):
 
     def _check(self) -> None:
         """Raise InvalidConsumer if the class cannot work."""
-        check_overridden(self, AsyncConsumer, "process_batch", "process_event")
+        self._check_way(AsyncConsumer, "process_batch", "process_event")
         check_settings(self, _SETTINGS)
         check_hooks(self)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
+
+    def _check_way(self, base: type, *names: str) -> None:
+        """Raise InvalidConsumer unless it has a handler, or overrides one of these methods."""
+        if self.handler is None:
+            check_overridden(self, base, *names)
+            return
+        check_handler(self, self.handler, "conn", "event")
+        for name in dir(type(self)):
+            method = getattr(type(self), name)
+            if name.startswith("process_") and not method.__module__.startswith("pgqpy."):
+                raise InvalidConsumer(f"{type(self).__name__} has a handler and {name}: give one")
+
+    async def _handle(self, conn: AsyncConnection, event: Event) -> None:
+        if self.handler is None:
+            raise NotImplementedError
+        await self.handler(conn, event)
 
     def _batches(self) -> AsyncBatches:
         """Return the batches of one run."""

@@ -11,7 +11,6 @@ from typing import Any
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy.connection import Connection
@@ -67,7 +66,7 @@ class RemoteConsumer(TargetConsumer):
 
     def process_remote_event(self, target: Connection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
-        raise NotImplementedError
+        self._handle(target, event)
 
     # --- the life of a consumer
 
@@ -86,7 +85,7 @@ class RemoteConsumer(TargetConsumer):
 
     def _check(self) -> None:
         super()._check()
-        check_overridden(self, RemoteConsumer, "process_remote_batch", "process_remote_event")
+        self._check_way(RemoteConsumer, "process_remote_batch", "process_remote_event")
 
     def _batches(self) -> Batches:
         self._target = _RemoteBatches(self)

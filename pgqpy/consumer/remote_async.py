@@ -8,7 +8,6 @@ from typing import Any
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.connection_async import AsyncConnection
@@ -66,7 +65,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     async def process_remote_event(self, target: AsyncConnection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
-        raise NotImplementedError
+        await self._handle(target, event)
 
     # --- the life of a consumer
 
@@ -85,7 +84,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     def _check(self) -> None:
         super()._check()
-        check_overridden(self, AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
+        self._check_way(AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
 
     def _batches(self) -> AsyncBatches:
         self._target = _AsyncRemoteBatches(self)

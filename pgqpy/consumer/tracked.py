@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
@@ -69,7 +68,7 @@ class TrackedConsumer(TargetConsumer):
 
         Writes there commit together with the record that the event is done.
         """
-        raise NotImplementedError
+        self._handle(target, event)
 
     def process_tracked_batch(self, target: Connection, batch: Batch) -> None:
         """Process the events that are not done yet, one after the other.
@@ -141,7 +140,7 @@ class TrackedConsumer(TargetConsumer):
 
     def _check(self) -> None:
         super()._check()
-        check_overridden(self, TrackedConsumer, "process_tracked_event")
+        self._check_way(TrackedConsumer, "process_tracked_event")
 
 
 _BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

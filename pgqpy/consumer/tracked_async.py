@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Unpack
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
@@ -66,7 +65,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
 
         Writes there commit together with the record that the event is done.
         """
-        raise NotImplementedError
+        await self._handle(target, event)
 
     async def process_tracked_batch(self, target: AsyncConnection, batch: AsyncBatch) -> None:
         """Process the events that are not done yet, one after the other.
@@ -140,7 +139,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
 
     def _check(self) -> None:
         super()._check()
-        check_overridden(self, AsyncTrackedConsumer, "process_tracked_event")
+        self._check_way(AsyncTrackedConsumer, "process_tracked_event")
 
 
 _BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

@@ -48,6 +48,19 @@ def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str)
         sync_consumer(**members)._check()
 
 
+def test_a_handler_that_cannot_work_is_refused() -> None:
+    def handled(handler: Any) -> pgqpy.Consumer:
+        return pgqpy.Consumer("", queue="q", consumer="c", handler=handler)
+
+    handled(lambda conn, event: None)._check()
+    with pytest.raises(InvalidConsumer, match=r"called with \(conn, event\)"):
+        handled(lambda event: None)._check()
+    both = sync_consumer()
+    both.handler = lambda conn, event: None
+    with pytest.raises(InvalidConsumer, match="a handler and process_event"):
+        both._check()
+
+
 def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
     class Mine(pgqpy.AsyncConsumer):
         queue = "q"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from psycopg import errors
 
@@ -17,6 +18,9 @@ from pgqpy_ticker.jobs import cancel
 from pgqpy_ticker.problem import NotAllowed, Problem
 from pgqpy_ticker.served import Served
 from pgqpy_ticker.worker import Worker
+
+#: Seconds between two looks at the thread.
+_LOOK = 0.01
 
 
 class Beside:
@@ -69,3 +73,23 @@ class Beside:
         serving = asyncio.create_task(self._worker.run())
         await self._stop.wait()
         await cancel(serving)
+
+
+@asynccontextmanager
+async def ticking(dsn: str) -> AsyncIterator[None]:
+    """Make a block of asyncio beside which a ticker leads, or stands by, like the daemon.
+
+    The block begins when there are ticks; its end gives the lead back. Raises PermissionDenied, and
+    PgqError if there is no schema, or a pooler in between.
+    """
+    beside = Beside(dsn)
+    try:
+        # Its events are of another thread's loop.
+        while not beside.settled:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)
+        beside.check()
+        yield
+    finally:
+        beside.stop()
+        while not beside.ended:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)

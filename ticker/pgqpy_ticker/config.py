@@ -60,7 +60,7 @@ class Database:
     """The silence after which the server drops a leader, so that another can lead."""
     reconnect_at_most: float = 10.0
     """The maximum pause between attempts to reach a database that is away."""
-    schema_retry: float = 10.0
+    schema_retry: float = 1.0
     """Pause before checking again a database without the schema, or without the rights."""
     healthy_within: float = 10.0
     """The maximum age of the last round of ticks of a healthy leader."""

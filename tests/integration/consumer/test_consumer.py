@@ -14,7 +14,17 @@ import psycopg
 import pytest
 
 import pgqpy
-from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
+from pgqpy import (
+    Admin,
+    Batch,
+    BatchStats,
+    Consumer,
+    Event,
+    Producer,
+    RemoteConsumer,
+    TrackedConsumer,
+    errors,
+)
 from pgqpy._runtime.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick
 from tests.fixtures.fix_db import Connect, Connection
@@ -528,3 +538,21 @@ def test_a_consumer_reads_a_queue_of_the_original(pgq_reference_dsn: str, connec
     (info,) = admin.get_consumer_info("q", "c")
     assert info.current_batch is None
     assert [queue.queue_name for queue in admin.get_queue_info()] == ["q"]
+
+
+@pytest.mark.parametrize("kind", [Consumer, RemoteConsumer, TrackedConsumer])
+def test_a_function_does_without_a_class(kind: type[Any], dsn: str, queue: str, send: Send) -> None:
+    seen = []
+    target = {"target_dsn": dsn} if kind is RemoteConsumer else {}
+    consumer = kind(
+        dsn,
+        queue=queue,
+        consumer="c",
+        batch_size=1,
+        handler=lambda conn, event: seen.append(event.data),
+        **target,
+    )
+    consumer.register()
+    send("abc")
+    consumer.run(until_empty=True)
+    assert seen == ["a", "b", "c"]

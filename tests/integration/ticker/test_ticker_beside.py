@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from pgqpy import errors
+from pgqpy_ticker import ticking
 from pgqpy_ticker.lead import LOCK
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
@@ -301,3 +302,30 @@ def test_the_command_run_makes_ticks_if_asked(
     cli.ok(*command, "--with-ticker")
     assert ops.value(conn, "select count(*) from noted") == 1
     assert_no_ticker_is_left(conn)
+
+
+def test_a_program_with_asyncio_ticks_beside_its_work(
+    dsn: str, empty_dsn: str, conn: Connection, queue: str
+) -> None:
+    class Once(AsyncNoting):
+        async def on_batch(self, stats: pgqpy.BatchStats) -> None:
+            self.stop()
+
+    async def work() -> None:
+        async with ticking(dsn):
+            assert leaders(conn)
+            ops.insert(conn, queue, "data")
+            await Once(dsn, queue=queue, start="first").run()
+        assert not leaders(conn)
+
+    def leaders(conn: Connection) -> Any:
+        return conn.execute(LEADERS, LOCK).fetchall()
+
+    asyncio.run(work())
+
+    async def fail() -> None:
+        async with ticking(empty_dsn):
+            pass
+
+    with pytest.raises(errors.PgqError, match="the schema pgq is missing"):
+        asyncio.run(fail())
