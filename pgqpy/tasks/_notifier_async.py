@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -21,13 +22,15 @@ class AsyncNotifier(AsyncSubscriber):
         self.subject = subject
         self._channel = channel
         self._payloads = frozenset(payloads)
+        patterns = [".*".join(map(re.escape, each.split("*"))) for each in payloads if "*" in each]
+        self._pattern = re.compile("|".join(patterns) or r"(?!)", re.DOTALL)
         super().__init__(dsn, ", ".join(payloads))
 
     async def channel(self, cursor: AsyncCursor[Any]) -> str:
         return self._channel
 
     def hear(self, payload: str) -> None:
-        if payload in self._payloads:
+        if payload in self._payloads or self._pattern.fullmatch(payload):
             self.heard = True
             self._wake()
 

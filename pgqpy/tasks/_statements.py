@@ -80,7 +80,7 @@ select id, version, queue, priority, status, nullif(at, 'infinity') as at, claim
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 #: Returns those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
-QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
+FIND_QUEUES = b"select pgq_task.find_queues(%s::text[])"
 SWEEP = b"select pgq_task.sweep()"
 CATCH_UP = b"select pgq_task.catch_up(%s::text[])"
 FINISHED = b"""

@@ -19,6 +19,7 @@ grant execute on function
     pgq_task.get_statistics(text),
     pgq_task.finished_tasks(text, int4, bigint[], timestamptz, timestamptz, jsonb, text),
     pgq_task.set_waiting(text[]),
+    pgq_task.find_queues(text[]),
     pgq_task.sweep(),
     pgq_task.catch_up(text[]),
     pgq_task.renew(text, bigint[], int4[], interval),

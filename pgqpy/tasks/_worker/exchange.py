@@ -13,7 +13,7 @@ from psycopg import Cursor
 from psycopg.rows import tuple_row
 
 from pgqpy.connection import Connection, connect, read_committed
-from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
+from pgqpy.errors import PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due import LOOK, push_due
@@ -30,8 +30,9 @@ class Exchange:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: Without those that were dropped meanwhile.
-        self._queues = settings.queues
+        self._has_patterns = any("*" in queue for queue in settings.queues)
+        #: Without those that were dropped meanwhile; for patterns those that were found.
+        self._queues = [] if self._has_patterns else settings.queues
         self._has_claimed = False
         self._conn: Connection | None = None
         self._cursor: Cursor[Any] | None = None
@@ -60,6 +61,10 @@ class Exchange:
         claimed tasks. ``arm`` asks for notifications; ``last`` looks where a claim does not.
         """
         settings = self._settings
+        if self._has_patterns and not (self._queues or completions.all):
+            self._queues = self._existing()
+        if not self._queues:
+            room, arm, last = 0, False, False
         one = completions.one_finished
         if one is not None and room == len(self._queues) == 1 and not arm:
             claim, result = one
@@ -98,7 +103,7 @@ class Exchange:
         left = self._existing()
         gone = [queue for queue in self._queues if queue not in left]
         # Before the first claim their names may be wrong.
-        if not (self._has_claimed and left and gone):
+        if not (gone and (self._has_patterns or (self._has_claimed and left))):
             return False
         logger.warning(
             "worker %s goes on without what was dropped: %s",
@@ -110,15 +115,8 @@ class Exchange:
         return True
 
     def _existing(self) -> list[str]:
-        conn = self.connection()
-        existing = []
-        for queue in self._settings.queues:
-            try:
-                send(conn, [(sql.QUEUE_EXISTS, [queue])])
-            except TaskQueueNotFound:
-                continue
-            existing.append(queue)
-        return existing
+        (rows,) = send(self.connection(), [(sql.FIND_QUEUES, [self._settings.queues])])
+        return [queue for (queue,) in rows]
 
     def sweep(self) -> bool:
         """Sweep the queues now and then; any worker may do it. True if that may have made tasks
@@ -134,7 +132,7 @@ class Exchange:
                 raise
             # Another session has locked what it needs; the next sweep begins anew.
             return False
-        if len(self._queues) < len(self._settings.queues):
+        if self._has_patterns or len(self._queues) < len(self._settings.queues):
             self._queues = self._existing()
         return bool(swept)
 

@@ -10,7 +10,7 @@ from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
-from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
+from pgqpy.errors import PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due_async import LOOK, async_push_due
@@ -27,8 +27,9 @@ class AsyncExchange:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: Without those that were dropped meanwhile.
-        self._queues = settings.queues
+        self._has_patterns = any("*" in queue for queue in settings.queues)
+        #: Without those that were dropped meanwhile; for patterns those that were found.
+        self._queues = [] if self._has_patterns else settings.queues
         self._has_claimed = False
         self._conn: AsyncConnection | None = None
         self._cursor: AsyncCursor[Any] | None = None
@@ -57,6 +58,10 @@ class AsyncExchange:
         claimed tasks. ``arm`` asks for notifications; ``last`` looks where a claim does not.
         """
         settings = self._settings
+        if self._has_patterns and not (self._queues or completions.all):
+            self._queues = await self._existing()
+        if not self._queues:
+            room, arm, last = 0, False, False
         one = completions.one_finished
         if one is not None and room == len(self._queues) == 1 and not arm:
             claim, result = one
@@ -95,7 +100,7 @@ class AsyncExchange:
         left = await self._existing()
         gone = [queue for queue in self._queues if queue not in left]
         # Before the first claim their names may be wrong.
-        if not (self._has_claimed and left and gone):
+        if not (gone and (self._has_patterns or (self._has_claimed and left))):
             return False
         logger.warning(
             "worker %s goes on without what was dropped: %s",
@@ -107,15 +112,10 @@ class AsyncExchange:
         return True
 
     async def _existing(self) -> list[str]:
-        conn = await self.connection()
-        existing = []
-        for queue in self._settings.queues:
-            try:
-                await async_send(conn, [(sql.QUEUE_EXISTS, [queue])])
-            except TaskQueueNotFound:
-                continue
-            existing.append(queue)
-        return existing
+        (rows,) = await async_send(
+            await self.connection(), [(sql.FIND_QUEUES, [self._settings.queues])]
+        )
+        return [queue for (queue,) in rows]
 
     async def sweep(self) -> bool:
         """Sweep the queues now and then; any worker may do it. True if that may have made tasks
@@ -131,7 +131,7 @@ class AsyncExchange:
                 raise
             # Another session has locked what it needs; the next sweep begins anew.
             return False
-        if len(self._queues) < len(self._settings.queues):
+        if self._has_patterns or len(self._queues) < len(self._settings.queues):
             self._queues = await self._existing()
         return bool(swept)
 

@@ -51,7 +51,8 @@ class TaskWorker(Stoppable):
     """
 
     queues: str | Sequence[str] = ()
-    """The queues to serve; higher priorities first, else at random among them."""
+    """The queues to serve; higher priorities first, else at random among them. In a name ``*``
+    stands for any characters: queues that come later are served, too, error queues are not."""
 
     lease: Duration | None = None
     """Seconds for which a task is claimed and renewed. None: the queue's setting."""

@@ -122,3 +122,25 @@ begin
     end loop;
 end;
 $$;
+
+create or replace function pgq_task.find_queues(patterns text[])
+returns setof text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the names of the task queues that exist and match.
+-- Parameters:
+--      patterns    - names; an asterisk stands for any characters, but for those of error queues (also of a queue that
+--                    was dropped: they end with .failed), and of restricted queues from which the caller may not claim
+-- Returns: the names, each once.
+begin
+    return query
+        select q.queue_name
+          from pgq_task.queue q
+         where q.queue_name = any (patterns)
+            or exists (select from unnest(patterns) p
+                        where p like '%*%' and q.queue_name like replace(regexp_replace(p, '([\\%_])', '\\\1', 'g'), '*', '%'))
+           and q.queue_name not like '%.failed'
+           and not exists (select from pgq_task.queue e where coalesce(e.queue_error_queue, e.queue_name || '.failed') = q.queue_name)
+           and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'));
+end;
+$$;

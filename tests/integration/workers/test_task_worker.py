@@ -18,6 +18,7 @@ from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from pgqpy.tasks._worker import completer, executor
 from pgqpy.tasks._worker.exchange import Exchange
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import (
     STEAL,
@@ -336,6 +337,29 @@ def test_a_task_that_is_given_up_is_told_of_however_that_is_said(
     GivingUp(dsn, "work").run(until_empty=True)
     assert heard == [("hopeless", None)]
     assert "goes to the error queue work.failed after attempt 1: hopeless" in caplog.text
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_worker_serves_queues_by_pattern_and_takes_up_new_ones(
+    dsn: str, conn: Connection, tasks: Tasks, listen: bool
+) -> None:
+    done: list[tuple[str, Any]] = []
+    worker = TaskWorker(
+        dsn, "ten_nt.*", lambda task: done.append((task.queue, task.payload)), listen=listen
+    )
+    worker.run(until_empty=True)
+    with running(worker):
+        for name in ("ten_nt.a", "ten_nt.a.failed", "tenant.b"):
+            tasks.create_queue(name)
+            tasks.push(name, 1)
+        wait_until(lambda: done)
+        tasks.drop_queue("ten_nt.a", force=True)
+        tasks.create_queue("ten_nt.c")
+        tasks.push("ten_nt.c", 2)
+        wait_until(lambda: len(done) > 1)
+    assert done == [("ten_nt.a", 1), ("ten_nt.c", 2)]
+    run_until_empty(TaskWorker(dsn, "*", lambda task: done.append((task.queue, task.payload))))
+    assert done[2:] == [("tenant.b", 1)]
 
 
 def test_a_task_that_was_lost_meanwhile_is_not_told_to_have_failed(
