@@ -139,18 +139,18 @@ class AsyncProducer:
         They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
-        statement, arguments = delivery.events(self.queue, list(events))
-        return [int(event_id) for (event_id,) in await async_fetch(conn, statement, arguments)]
+        ids = await self._insert_many(conn, list(events), delivery)
+        return [int(event_id) for (event_id,) in ids]
 
     async def _insert(self, conn: AsyncConnection, fields: Sequence[str | None]) -> int:
         """Write an event by the function, whose errors are clear, once on each connection; after
-        that by the relation, which is faster if its statement is prepared."""
+        that by the relation, which is faster if its statement is prepared. A role with a grant on
+        the queue alone may use the relation only."""
         into_relation = insert_into_relation(self.queue)
-        if into_relation is not None and self.queue in _written.get(conn, ()):
-            try:
-                return int((await async_fetch(conn, into_relation, fields))[0][0])
-            except SchemaMissing as error:
-                raise QueueNotFound(f"queue {self.queue!r} was dropped") from error.__cause__
+        if into_relation is not None and (
+            self.queue in _written.get(conn, ()) or not await _may_call(conn)
+        ):
+            return (await self._by_relation(conn, into_relation, fields))[0][0]
         arguments = [self.queue, *fields, self.queue]
         [(event_id, is_relation)] = await async_fetch(conn, _FIRST_EVENT, arguments)
         if (
@@ -160,6 +160,23 @@ class AsyncProducer:
         ):
             _written.setdefault(conn, set()).add(self.queue)
         return int(event_id)
+
+    async def _insert_many(
+        self, conn: AsyncConnection, events: Sequence[AnyEvent], delivery: Delivery
+    ) -> list[tuple[int]]:
+        statement, arguments = delivery.events(self.queue, events)
+        into_relation = insert_into_relation(self.queue, many=True)
+        if into_relation is not None and delivery.plain and not await _may_call(conn):
+            return await self._by_relation(conn, into_relation, arguments[1:])
+        return await async_fetch(conn, statement, arguments)
+
+    async def _by_relation(
+        self, conn: AsyncConnection, statement: bytes, arguments: Sequence[object]
+    ) -> list[tuple[int]]:
+        try:
+            return await async_fetch(conn, statement, arguments)
+        except SchemaMissing as error:
+            raise QueueNotFound(f"there is no queue {self.queue!r}") from error.__cause__
 
     async def _in_pieces(
         self,
@@ -172,15 +189,17 @@ class AsyncProducer:
         async for event in async_each(events):
             piece.append(event)
             if len(piece) == PIECE:
-                await async_fetch(conn, *delivery.events(self.queue, piece))
+                await self._insert_many(conn, piece, delivery)
                 count += len(piece)
                 piece.clear()
-        await async_fetch(conn, *delivery.events(self.queue, piece))
+        await self._insert_many(conn, piece, delivery)
         return count + len(piece)
 
     async def _copy(
         self, conn: AsyncConnection, events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
     ) -> int:
+        if not await _may_call(conn):
+            return await self._in_pieces(conn, events, Delivery())
         count = 0
         async with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
@@ -216,8 +235,25 @@ class _AsyncWriter(AsyncLibpqWriter):
         await super().write(data)
 
 
+async def _may_call(conn: AsyncConnection) -> bool:
+    """Return whether the connection's role may call the functions, when first asked."""
+    may = _callers.get(conn)
+    if may is None:
+        # If the function is missing, its call says so.
+        may = _callers[conn] = (await async_fetch(conn, _MAY_CALL))[0][0] is not False
+    return may
+
+
+#: Whether each connection's role may call the functions.
+_callers: WeakKeyDictionary[AsyncConnection, bool] = WeakKeyDictionary()
+
 #: The queues into which each connection has written.
 _written: WeakKeyDictionary[AsyncConnection, set[str]] = WeakKeyDictionary()
+
+_MAY_CALL = b"""
+select pg_catalog.has_function_privilege(
+           pg_catalog.to_regprocedure('pgq.insert_event(text, text, text)'), 'execute')
+"""
 
 # PgQ's own queues are no relations.
 _FIRST_EVENT = b"""

@@ -173,17 +173,19 @@ def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
 
 
 @lru_cache
-def insert_into_relation(queue: object) -> bytes | None:
-    """Return the INSERT of an event into a queue's relation; None if its name is too long for one,
-    or may be written in another way in another encoding."""
+def insert_into_relation(queue: object, *, many: bool = False) -> bytes | None:
+    """Return the INSERT of an event into a queue's relation, or of `event_arrays`; None if its name
+    is too long for one, or may be written in another way in another encoding."""
     if not isinstance(queue, str) or not 0 < len(queue) < 60 or not queue.isascii():
         return None
+    values = sql.SQL(", ").join([sql.SQL("%s::text[]" if many else "%s")] * len(NEW_EVENT_COLUMNS))
+    rows = sql.SQL("select * from unnest({})" if many else "values ({})").format(values)
     return (
-        sql.SQL("insert into {} ({}) values ({}) returning ev_id")
+        sql.SQL("insert into {} ({}) {} returning ev_id")
         .format(
             sql.SQL(sql.Identifier("pgq_queue", queue).as_string(None).replace("%", "%%")),
             _columns(NEW_EVENT_COLUMNS),
-            sql.SQL(", ").join([sql.Placeholder()] * len(NEW_EVENT_COLUMNS)),
+            rows,
         )
         .as_bytes(None)
     )

@@ -100,13 +100,34 @@ def test_without_prepared_statements_all_events_go_by_the_function(
     caller = connect(prepare_threshold=threshold, cursor_factory=kind)
     for _ in range(3):
         Producer(queue).insert_event(caller, "t")
-    assert [b"pgq.insert_event(" in query for query in sent] == [True] * 3
+    assert [b"select pgq.insert_event(" in query for query in sent] == [False] + [True] * 3
 
 
 def write_in_every_way(producer: Producer, conn: Connection) -> None:
     producer.insert_event(conn, "one")
     producer.insert_events(conn, [("many",)])
     producer.insert_events_returning(conn, [("some",)])
+
+
+def test_a_role_with_a_grant_on_the_queue_alone_produces(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create role test_producing; select pgq.create_queue('another')")
+    try:
+        conn.execute("select pgq.grant_queue(%s, '{insert}', 'test_producing')", [queue])
+        caller = connect()
+        caller.execute("set role test_producing")
+        for restricted in (False, True):
+            conn.execute("select pgq.restrict_queue(%s, %s)", [queue, restricted])
+            write_in_every_way(Producer(queue), caller)
+        assert [row[0] for row in stored(conn)] == ["one", "many", "some"] * 2
+        for name, error in (("another", errors.PermissionDenied), ("no", errors.QueueNotFound)):
+            with pytest.raises(error):
+                Producer(name).insert_event(caller, "t")
+            with pytest.raises(error):
+                Producer(name).insert_events(caller, [("t",)])
+    finally:
+        conn.execute("drop owned by test_producing; drop role test_producing")
 
 
 def test_events_exist_only_if_the_callers_transaction_commits(
