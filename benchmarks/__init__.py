@@ -11,6 +11,8 @@ NAMES = (
     "insert",
     "instructions",
     "bulk",
+    "restricted",
+    "wal",
     "capture",
     "consume",
     "coop",

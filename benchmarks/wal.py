@@ -1,0 +1,127 @@
+"""What is written to the server's log (WAL): bytes of an event, a batch, and a task.
+
+Each is a transaction, its commit included, in a server where nothing else writes; events have
+payloads of 130 bytes. *Page images*: after a checkpoint the first change of a page writes the whole
+page. These are counted apart; their share depends on the time between checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks._servers import (
+    CREATE_QUEUE,
+    KEEPER,
+    OURS,
+    PGQ_C,
+    PLAIN_TABLE,
+    Connection,
+    connect,
+    database,
+    implementations,
+)
+from benchmarks.bench import Bench
+from benchmarks.insert import BY_FUNCTION, BY_HAND, INTO_RELATION, PLAIN, RELATION
+from benchmarks.task_push import BY_HAND as TASK_BY_HAND
+from benchmarks.task_push import PLAIN_TASKS
+from benchmarks.task_workers import CLAIM, CREATE_TASKS, FINISH, PUSH
+
+LSN = "select pg_current_wal_insert_lsn() - '0/0'"
+FORCE = "select pgq.force_tick('q')"
+TICK = "select pgq.ticker('q')"
+NEXT = "select pgq.next_batch('q', 'keeper')"
+FINISH_BATCH = "select pgq.finish_batch(%s)"
+TASK = f"{PLAIN}, of a task"
+
+
+class Log:
+    """The bytes that statements write, by what they do."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.bytes: dict[str, int] = {}
+
+    def write(self, what: str, statement: str, *values: Any) -> Any:
+        """Execute a statement and return its first value, if it gives rows."""
+        [(began,)] = self.conn.execute(LSN, prepare=True)
+        cursor = self.conn.execute(statement.encode(), values, prepare=True)
+        found = cursor.fetchone() if cursor.description else None
+        [(ended,)] = self.conn.execute(LSN, prepare=True)
+        self.bytes[what] = self.bytes.get(what, 0) + int(ended - began)
+        return found
+
+
+def events(log: Log, name: str) -> None:
+    log.write(f"{name}, insert_event", BY_FUNCTION)
+    if name == OURS:
+        log.write(RELATION, INTO_RELATION)
+
+
+def batches(log: Log, name: str) -> None:
+    log.conn.execute(BY_FUNCTION.encode())
+    log.conn.execute(FORCE)
+    log.write(f"{name}, tick", TICK)
+    (batch,) = log.write(f"{name}, next_batch", NEXT)
+    log.write(f"{name}, finish_batch", FINISH_BATCH, batch)
+
+
+def tasks(log: Log, name: str) -> None:
+    log.write(f"{name}, push", PUSH)
+    task = log.write(f"{name}, claim", CLAIM, "me")
+    log.write(f"{name}, finish", FINISH, "me", *task)
+
+
+def by_hand(log: Log, name: str) -> None:
+    log.write(name, {PLAIN: BY_HAND, TASK: TASK_BY_HAND}[name])
+
+
+def bytes_of(work: Callable[[Log, str], None], name: str, dsn: str, count: int) -> dict[str, float]:
+    with connect(dsn) as conn:
+        log = Log(conn)
+        work(log, name)  # prepares
+        conn.execute("checkpoint")
+        log.bytes.clear()
+        for _ in range(count):
+            work(log, name)
+        return {what: total / count for what, total in log.bytes.items()}
+
+
+def run(bench: Bench) -> None:
+    count = bench.choose(2_000, quick=50)
+    with bench.server(autovacuum=False) as server:
+        scripts = implementations(server)
+        ours = database(server, "ours", scripts[OURS], CREATE_QUEUE, KEEPER, CREATE_TASKS)
+        parties = [
+            (by_hand, PLAIN, database(server, "plain", PLAIN_TABLE)),
+            (events, OURS, ours),
+            (batches, OURS, ours),
+            (by_hand, TASK, database(server, "tasks", scripts[OURS], PLAIN_TASKS)),
+            (tasks, OURS, ours),
+        ]
+        if PGQ_C in scripts:
+            peer = database(server, "peer", scripts[PGQ_C], CREATE_QUEUE, KEEPER)
+            parties += [(events, PGQ_C, peer), (batches, PGQ_C, peer)]
+        found: list[dict[str, float]] = []
+        for images in ("off", "on"):
+            with connect(server.dsn) as conn:
+                conn.execute(f"alter system set full_page_writes = {images}".encode())
+                conn.execute("select pg_reload_conf()")
+            found.append({})
+            for work, name, dsn in parties:
+                found[-1] |= bytes_of(work, name, dsn, count)
+    plain, with_images = found
+    bench.table(
+        "Bytes of a transaction",
+        ("", "bytes", "x plain", f"page images, of {count:,} after a checkpoint"),
+        [
+            (
+                what,
+                round(plain[what]),
+                round(plain[what] / plain[TASK if "push" in what else PLAIN], 2),
+                round(with_images[what] - plain[what]),
+            )
+            for what in plain
+        ],
+    )
+    bench.at_most("R5", f"{RELATION}, times a {PLAIN}", plain[RELATION] / plain[PLAIN], 1.1)
