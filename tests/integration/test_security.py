@@ -33,10 +33,11 @@ INFO_FUNCTIONS = {
     "_cluster_tag",
 }
 
-# Their speed matters more. All names in them have a schema, and they use no operator.
+# Their speed matters more. All names in them have a schema, and operators have one, too.
 FAST = {
     "pgq.insert_event(text,text,text)",
     "pgq.insert_event(text,text,text,text,text,text,text)",
+    "pgq._insert_event_slowly(text,text,text,text,text,text,text)",
 }
 
 As = Callable[[str], Connection]

@@ -15,11 +15,9 @@
 create or replace function pgq._caller()
 returns name
 language sql stable
-as $$
 -- Returns the role that acts: that of SET ROLE, or else of the session. In a function that runs as its owner,
--- current_user is the owner.
-    select coalesce(nullif(pg_catalog.current_setting('role'), 'none')::name, session_user);
-$$;
+-- current_user is the owner. Not a text in quotes, since NULLIF would take an operator of the caller's search_path.
+return coalesce(nullif(pg_catalog.current_setting('role'), 'none')::name, session_user);
 
 create or replace function pgq._runs_for_another()
 returns boolean

@@ -138,7 +138,7 @@ begin
 end;
 $$;
 
--- Every instruction counts in the first two functions. They have no search_path of their own, which would cost a tenth
+-- Every instruction counts in the first three functions. They have no search_path of their own, which would cost a tenth
 -- of the event, so every name is schema-qualified, and they read two sequences only. See docs/decisions.md.
 
 create or replace function pgq.insert_event(
@@ -204,11 +204,32 @@ create or replace function pgq._insert_event_slowly(
     i_queue_name text, i_type text, i_data text,
     i_extra1 text default null, i_extra2 text default null, i_extra3 text default null, i_extra4 text default null)
 returns bigint
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer
 as $$
 -- Does the work of pgq.insert_event(7) for restricted queues, and for those whose names are too long for a sequence
 -- name; and raises PQ001 for queues that do not exist.
+declare
+    v_ids   pg_catalog.regclass;
+    v_slots pg_catalog.regclass;
+    v_id    bigint;
 begin
+    -- Reading the sequence may wait for pgq.restrict_queue(2): so before the check.
+    select queue_event_seq_id, queue_slot_seq, pg_catalog.pg_sequence_last_value(queue_event_seq_id) into v_ids, v_slots, v_id
+      from pgq.queue
+     where queue_name operator(pg_catalog.=) i_queue_name
+       and queue_restricted;
+    if v_ids is not null then
+        unlisten pgq_no_channel; -- see pgq._runs_for_another(0)
+        -- A role with the right to insert may use the sequence, see pgq.grant_perms(1).
+        if pg_catalog.has_sequence_privilege(pgq._caller(), v_ids, 'usage') then
+            v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(v_ids) end;
+            insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+            values (v_id, i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4,
+                    pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(v_slots), 2147483647)),
+                                      pgq._cluster_tag()));
+            return v_id;
+        end if;
+    end if;
     return pgq.insert_event_raw(i_queue_name, null, null, null, null,
                                 i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);
 end;

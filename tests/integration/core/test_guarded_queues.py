@@ -212,11 +212,12 @@ def test_a_queue_is_made_though_an_earlier_schema_has_left_its_sequences(
 def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: str) -> None:
     """insert_event has none of its own."""
     ops.register(conn, queue, "c")
-    conn.execute("create schema evil")
+    conn.execute("create schema evil; grant usage on schema evil to public")
     calls = {
         "textcat(text, text)": ("||", "text, text", "text"),
         "int8and(bigint, bigint)": ("&", "bigint, bigint", "bigint"),
         "int4mi(int, int)": ("-", "int, int", "int"),
+        "texteq(text, text)": ("=", "text, text", "boolean"),
     }
     for number, (signature, (operator, arguments, result)) in enumerate(calls.items()):
         body = "begin raise exception 'called'; end"
@@ -234,17 +235,22 @@ def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: st
         "quote_ident(text)",
         "txid_current()",
         "pg_sequence_last_value(regclass)",
+        "has_sequence_privilege(name, regclass, text)",
     ):
         conn.execute(
             f"create function evil.{name} returns bigint language plpgsql as $${body}$$".encode()
         )
-    conn.execute("set search_path = evil, pg_catalog")
-    for _ in range(2):
-        conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
-        conn.execute("select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')", [queue])
-        ops.tick(conn, queue)
-    conn.execute("reset search_path")
-    assert len(ops.drain(conn, queue, "c")) == 4
+    for name in ("regclass", "int8", "text"):
+        conn.execute(f"create domain evil.{name} as pg_catalog.bool".encode())
+    for restricted in (False, True):
+        conn.execute("select pgq.restrict_queue(%s, %s)", [queue, restricted])
+        conn.execute("set search_path = evil, pg_catalog")
+        for _ in range(2):
+            conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+            conn.execute("select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')", [queue])
+            ops.tick(conn, queue)
+        conn.execute("reset search_path")
+        assert len(ops.drain(conn, queue, "c")) == 4
 
 
 def test_pgq_writer_is_all_a_producer_needs(conn: Connection, connect: Connect, queue: str) -> None:
