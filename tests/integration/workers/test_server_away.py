@@ -11,9 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import ConnectionPool
 
 import pgqpy
-from pgqpy import Admin, Consumer, Event, GroupConsumer, RemoteConsumer
+from pgqpy import Admin, Consumer, Event, GroupConsumer, Producer, RemoteConsumer
 from pgqpy._runtime.backoff import REFUSED, Backoff, is_refused
 from pgqpy.embedded import Server
 from pgqpy.tasks import TableWorker, Task, Tasks, TaskWorker
@@ -124,3 +125,18 @@ def test_all_clients_work_again_as_soon_as_the_server_does(
     give_work()
     # It is 0.3 s, where nothing else is under way.
     assert monotonic() - started < 1.5
+
+
+@pytest.mark.slow
+def test_a_pool_of_producers_survives_a_restart(own_server: Server) -> None:
+    """The recipe of docs/operations.md."""
+    with ConnectionPool(
+        own_server.dsn, min_size=1, check=ConnectionPool.check_connection, open=True
+    ) as pool:
+        with pool.connection() as conn:
+            Admin(conn).create_queue("orders")
+        orders = Producer("orders")
+        for number in range(2):
+            with pool.connection() as conn:
+                orders.insert_event(conn, "created", str(number))
+            own_server.restart()

@@ -118,6 +118,22 @@ def test_a_task_cancelled_between_its_claim_and_its_begin_does_not_start(
     assert seen == [0]
 
 
+def test_without_random_one_worker_keeps_the_order_of_pushes(dsn: str, tasks: Tasks) -> None:
+    seen: list[int] = []
+
+    def work(task: Task) -> None:
+        seen.append(task.payload)
+        if task.payload < 40:
+            # While it works, in other batches.
+            tasks.push_many("work", range(pushed[0], pushed[0] + 50))
+            pushed[0] += 50
+
+    pushed = [50]
+    tasks.push_many("work", range(50))
+    TaskWorker(dsn, "work", work, random=False).run(until_empty=True)
+    assert seen == list(range(50 + 40 * 50))
+
+
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_effects_and_finish_are_one_transaction(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int
