@@ -19,6 +19,7 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._connections import async_executor
+from pgqpy.tasks._renewing import Renewing
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
     FinishedTask,
@@ -235,6 +236,17 @@ class AsyncTasks:
         duration = sql.duration(lease, "lease")
         rows = await self._rows(sql.RENEW_FOR_CLIENT, self.claimant, *named, duration)
         return [replace(known[row[0]], version=row[1], lease=row[2]) for row in rows]
+
+    def renewing(self, *tasks: Task, lease: Duration | None = None) -> Renewing:
+        """Renew claimed tasks in the background of a block, for work that takes long::
+
+            async with tasks.renewing(task) as held:
+                await work(task)
+            await tasks.finish(held.task)
+
+        Raises InvalidTask if the connection has an open transaction: commit the claim first.
+        """
+        return Renewing(self.conn, self.claimant, tasks, lease)
 
     async def finish(self, task: Task, result: Any = None) -> None:
         """Finish a task: it is removed when the caller's transaction commits, and kept with its

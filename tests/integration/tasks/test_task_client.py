@@ -13,6 +13,7 @@ import pytest
 import pgqpy
 from pgqpy import errors
 from pgqpy.tasks import AsyncTasks, Tasks
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
 
 
@@ -174,7 +175,11 @@ def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
             theirs = AsyncTasks(caller)
 
             async def claim() -> list[object]:
-                return [task.payload for task in await theirs.claim("work", wait=60)]
+                (task,) = await theirs.claim("work", wait=60)
+                async with theirs.renewing(task) as held:
+                    await asyncio.to_thread(wait_until, lambda: held.task.version > task.version)
+                await theirs.finish(held.task)
+                return [task.payload]
 
             waiting = asyncio.create_task(claim())
             async with await pgqpy.async_connect(dsn, autocommit=True) as other:
@@ -182,6 +187,25 @@ def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
             assert await waiting == [{"x": 1}]
 
     asyncio.run(main())
+
+
+def test_tasks_are_renewed_in_the_background_of_a_block(tasks: Tasks, connect: Connect) -> None:
+    tasks.push_many("work", ["a", "b"])
+    kept, stolen = tasks.try_claim("work", lease=0.2, max_tasks=2, random=False)
+    with tasks.renewing(kept, stolen, lease=0.2) as held:
+        wait_until(lambda: held.tasks[0].version > kept.version + 3)
+        Tasks(connect(), "thief").modify(
+            changes=[{"id": stolen.id, "version": held.tasks[1].version}], force=True
+        )
+        wait_until(lambda: held.lost)
+    assert [task.id for task in held.lost] == [stolen.id]
+    tasks.finish(held.tasks[0])
+    with pytest.raises(errors.TaskConflict):
+        tasks.finish(held.tasks[1])
+    other = connect(autocommit=False)
+    other.execute("select 1")
+    with pytest.raises(errors.InvalidTask, match="Commit first"):
+        Tasks(other).renewing(kept)
 
 
 def test_a_task_locked_by_its_transaction_is_not_lost(tasks: Tasks, connect: Connect) -> None:
