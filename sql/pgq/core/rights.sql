@@ -261,8 +261,10 @@ as $$
 -- those in pgq_ids and pgq_slots. It must not find those of a restricted queue, or of one whose name PostgreSQL would
 -- truncate, so that two might become the same: then pgq._insert_event_slowly(7) finds the queue, and checks.
 begin
-    return case when q.queue_restricted or pg_catalog.octet_length(q.queue_name) >= 60
-                then array[q.queue_data_pfx || '_id_seq', q.queue_data_pfx || '_slot_seq']
+    return case when q.queue_restricted then array[q.queue_data_pfx || '_id_seq', q.queue_data_pfx || '_slot_seq']
+                -- another name, since pgq._write_target(3) sees by it that the queue has been restricted
+                when pg_catalog.octet_length(q.queue_name) >= 60
+                then array[q.queue_data_pfx || '_open_id_seq', q.queue_data_pfx || '_open_slot_seq']
                 else array[pg_catalog.format('pgq_ids.%I', q.queue_name), pg_catalog.format('pgq_slots.%I', q.queue_name)] end;
 end;
 $$;
@@ -291,7 +293,7 @@ begin
         execute format('alter sequence %s set schema %I', v_seq[n], (parse_ident(v_names[n]))[1]);
         execute format('alter sequence %s rename to %I', v_seq[n], (parse_ident(v_names[n]))[2]);
     end loop;
-    if q.queue_restricted then
+    if q.queue_restricted and octet_length(q.queue_name) < 60 then
         -- For those that wait in pgq.insert_event(7) and have found the event sequence already: a state with no tag.
         execute format('create sequence %s minvalue 0', v_open);
         perform setval(v_open, q.queue_slot0);

@@ -454,26 +454,30 @@ def test_restricting_waits_for_transactions_that_have_inserted(
     conn.execute("select pgq.restrict_queue('closed')")
 
 
-@pytest.mark.parametrize(
-    "call",
-    ["insert_event('closed', 't', 'x')", "insert_events('closed', '{t}', '{x}')"],
-)
+@pytest.mark.parametrize("queue", [Q, "x" * 60])
+@pytest.mark.parametrize("call", ["insert_event(%s, 't', 'x')", "insert_events(%s, '{t}', '{x}')"])
 def test_an_insert_that_waits_for_the_restriction_takes_the_right(
-    connect: Connect, session_of: Callable[[str], Connection], calls: Calls, call: str
+    connect: Connect,
+    session_of: Callable[[str], Connection],
+    calls: Calls,
+    call: str,
+    queue: str,
 ) -> None:
     admin = connect(autocommit=False)
+    admin.execute("select pgq.create_queue(%s)", [queue])
+    admin.execute("select pgq.grant_queue(%s, '{insert}', %s)", [queue, role("inserts")])
     for name, snapshot, sqlstate in (
         ("member", "read committed", "42501"),
         ("inserts", "read committed", None),
         ("inserts", "repeatable read", "40001"),
     ):
-        admin.execute("select pgq.restrict_queue('closed', false)")
+        admin.execute("select pgq.restrict_queue(%s, false)", [queue])
         admin.commit()
         session = session_of(name)
         session.execute(f"begin isolation level {snapshot}".encode())
         session.execute("select from pgq.queue")
-        admin.execute("select pgq.restrict_queue('closed')")
-        done = calls.blocked(ops.value, session, f"select pgq.{call}")
+        admin.execute("select pgq.restrict_queue(%s)", [queue])
+        done = calls.blocked(ops.value, session, f"select pgq.{call}", queue)
         admin.commit()
         if sqlstate is None:
             assert done.result()
