@@ -138,7 +138,14 @@ class TaskTable:
             "texts": ", ".join(f"t.{key}::text" for key, _, _ in triples),
             "columns": ", ".join(columns),
             "arrays": ", ".join(["%s::text[]"] * len(keys)),
-            "same": " and ".join(f"t.{key} = x.{column}::{kind}" for key, column, kind in triples),
+            # Not `=`, which may be planned as a merge of all rows, dead ones among them; except
+            # that the elements of an array of arrays are theirs.
+            "same": " and ".join(
+                f"t.{key} = x.{column}::{kind}"
+                if kind.endswith("[]")
+                else f"t.{key} = any (array[x.{column}::{kind}])"
+                for key, column, kind in triples
+            ),
             "this": " and ".join(f"t.{key} = %s::{kind}" for key, _, kind in triples),
             "plan": " || ".join(f"set_config('{name}', '{on}', true)" for name, on in settings),
         }

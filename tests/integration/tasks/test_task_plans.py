@@ -12,6 +12,8 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.types.json import Jsonb
 
+from pgqpy.tasks import TaskColumnNames
+from pgqpy.tasks._rows.table import RowOutcome, TaskTable
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_db import Connect, Connection
@@ -19,6 +21,7 @@ from tests.fixtures.fix_db import Connect, Connection
 QUEUE = "tasks"
 FAILED = "tasks.failed"
 LIMITED = "limited"
+FLOW = [{"queue": QUEUE}, {"queue": QUEUE, "after": [1]}]
 DEAD = 20_000
 
 # Calls that get claimed tasks: the claimant, their ids and versions, as JSON, and as a filter.
@@ -47,6 +50,8 @@ CALLS: tuple[LiteralString, ...] = (
     "stop(%(waiting)s)",
     """change_tasks(%(queue)s, %(these)s, '{"priority": 1}', claimed => true)""",
     "remove_tasks(%(queue)s, %(these)s, claimed => true)",
+    "remove_tasks(%(queue)s, %(step)s)",
+    "get_flow(%(flow)s)",
     "requeue(%(failed)s)",
     "list_tasks(%(queue)s, %(these)s)",
     "push(%(queue)s, '1')",
@@ -88,16 +93,20 @@ def held(conn: Connection, connect: Connect) -> Connection:
     connect(level=IsolationLevel.REPEATABLE_READ).execute("select from pgq_task.task limit 1")
     conn.execute("delete from pgq_task.task")
     conn.execute("vacuum (analyze) pgq_task.task")
-    for number in range(1, 25):
+    for number in [*range(1, 25), 2]:
         task_ops.push(conn, QUEUE, order_key=f"key {number}")
         task_ops.push(conn, LIMITED, headers={"limit_key": "a"})
+    conn.execute("select pgq_task.push_flow(%s)", [Jsonb(FLOW)])
     task_ops.sweep(conn, 3)
     return conn
 
 
 def pages_read(conn: Connection, call: LiteralString, given: dict[str, Any]) -> int:
-    query = f"explain (analyze, buffers, format json) select * from pgq_task.{call}"
-    row = conn.execute(query, given).fetchone()
+    return pages_of(conn, f"select * from pgq_task.{call}".encode(), given)
+
+
+def pages_of(conn: Connection, statement: bytes, given: Any) -> int:
+    row = conn.execute(b"explain (analyze, buffers, format json) " + statement, given).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
@@ -119,6 +128,8 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
         "ids": ids,
         "versions": versions,
         "waiting": ops.value(held, "select max(id) from pgq_task.tasks where queue = %s", QUEUE),
+        "flow": ops.value(held, "select max(flow_id) from pgq_task.flow"),
+        "step": Jsonb({"ids": [ops.value(held, "select id from pgq_task.flow_step where nr = 1")]}),
         "tasks": Jsonb(task_ops.named(claimed)),
         "these": Jsonb({"ids": ids}),
     }
@@ -153,3 +164,26 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
         r"   and p.prosrc ~ 'pgq_task\.task(_status)?\M'"
     )
     assert {name for (name,) in untried} <= OTHERS
+
+
+def test_no_statement_on_rows_of_a_table_reads_dead_rows(
+    conn: Connection, connect: Connect
+) -> None:
+    conn.execute("create table mail (id bigint, part text, primary key (id, part))")
+    conn.execute("select pgq_task.add_columns('mail')")
+    conn.execute("alter table mail set (autovacuum_enabled = false)")
+    fill: LiteralString = (
+        "insert into mail (id, part) select n, 'a' from generate_series(%s::int, %s::int) n"
+        " order by hashint4(n)"
+    )
+    conn.execute(fill, [1, DEAD])
+    connect(level=IsolationLevel.REPEATABLE_READ).execute("select from mail limit 1")
+    conn.execute("delete from mail")
+    conn.execute("vacuum (analyze) mail")
+    conn.execute(fill, [DEAD + 1, DEAD + 8])
+    settings = ["on", "on", "on", "auto"]
+    table = TaskTable(TaskColumnNames(), "mail", ["id", "part"], ["bigint", "text"], None, settings)
+    outcomes = [RowOutcome((str(DEAD + n), "a"), "succeeded") for n in range(1, 9)]
+    for statement, values in (table.completed(outcomes), table.deleted(outcomes)):
+        assert pages_of(conn, statement, values) < DEAD / 20
+    assert ops.value(conn, "select count(*) from mail") == 0
