@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.statements import call, start_text
@@ -18,6 +19,8 @@ from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
     BatchInfo,
     ConsumerInfo,
+    Contract,
+    ContractInfo,
     GroupInfo,
     GroupPartition,
     NextBatch,
@@ -100,6 +103,41 @@ class Admin(_Calls):
     def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
         """Return the grants on all queues, or on one."""
         return [QueueGrant.from_row(row) for row in self._rows("get_queue_grants", queue)]
+
+    def set_contract(
+        self,
+        queue: str,
+        ev_type: str | None,
+        schema: Mapping[str, Any],
+        *,
+        compatibility: Literal["none", "backward", "full"] | None = None,
+        enforced: bool | None = None,
+    ) -> int:
+        """Add a version to the contract for a type of event; return the version in force.
+
+        ``ev_type`` None: for all types without a contract of their own. Raises InvalidContract,
+        IncompatibleContract. See docs/contracts.md.
+        """
+        arguments = queue, ev_type, Jsonb(schema), compatibility, enforced
+        return int(self._value("set_contract", *arguments))
+
+    def drop_contract(self, queue: str, ev_type: str | None) -> None:
+        """Drop a contract with all its versions. Raises ContractNotFound."""
+        self._value("drop_contract", queue, ev_type)
+
+    def get_contract(
+        self, queue: str, ev_type: str | None, version: int | None = None
+    ) -> Contract | None:
+        """Return the contract that holds for a type, in force or a ``version``; None if none does.
+
+        Raises ContractNotFound if there is no such version.
+        """
+        rows = self._rows("get_contract", queue, ev_type, version)
+        return Contract.from_row(rows[0]) if rows else None
+
+    def get_contract_info(self, queue: str | None = None) -> list[ContractInfo]:
+        """Return the contracts of all queues, or of one."""
+        return [ContractInfo.from_row(row) for row in self._rows("get_contract_info", queue)]
 
     # --- consumers
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.statements import call, start_text
@@ -15,6 +16,8 @@ from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
     BatchInfo,
     ConsumerInfo,
+    Contract,
+    ContractInfo,
     GroupInfo,
     GroupPartition,
     NextBatch,
@@ -97,6 +100,41 @@ class AsyncAdmin(_AsyncCalls):
     async def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
         """Return the grants on all queues, or on one."""
         return [QueueGrant.from_row(row) for row in await self._rows("get_queue_grants", queue)]
+
+    async def set_contract(
+        self,
+        queue: str,
+        ev_type: str | None,
+        schema: Mapping[str, Any],
+        *,
+        compatibility: Literal["none", "backward", "full"] | None = None,
+        enforced: bool | None = None,
+    ) -> int:
+        """Add a version to the contract for a type of event; return the version in force.
+
+        ``ev_type`` None: for all types without a contract of their own. Raises InvalidContract,
+        IncompatibleContract. See docs/contracts.md.
+        """
+        arguments = queue, ev_type, Jsonb(schema), compatibility, enforced
+        return int(await self._value("set_contract", *arguments))
+
+    async def drop_contract(self, queue: str, ev_type: str | None) -> None:
+        """Drop a contract with all its versions. Raises ContractNotFound."""
+        await self._value("drop_contract", queue, ev_type)
+
+    async def get_contract(
+        self, queue: str, ev_type: str | None, version: int | None = None
+    ) -> Contract | None:
+        """Return the contract that holds for a type, in force or a ``version``; None if none does.
+
+        Raises ContractNotFound if there is no such version.
+        """
+        rows = await self._rows("get_contract", queue, ev_type, version)
+        return Contract.from_row(rows[0]) if rows else None
+
+    async def get_contract_info(self, queue: str | None = None) -> list[ContractInfo]:
+        """Return the contracts of all queues, or of one."""
+        return [ContractInfo.from_row(row) for row in await self._rows("get_contract_info", queue)]
 
     # --- consumers
 

@@ -211,7 +211,7 @@ class ContractViolation(PgqError, ValueError, sqlstates=("PQ054",)):
     @property
     def path(self) -> str:
         """Where the payload does not fit, such as ``/order/lines/3/price``."""
-        return self.detail or ""
+        return (self.detail or "").removeprefix("#")
 
 
 class ContractNotFound(PgqError, sqlstates=("PQ055",)):

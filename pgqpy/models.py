@@ -49,6 +49,33 @@ class QueueInfo(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class ContractInfo(_Row):
+    """The contract for a type of event, with its version in force (pgq.get_contract_info).
+
+    ``ev_type`` None: for all types without a contract of their own.
+    """
+
+    queue_name: str
+    ev_type: str | None
+    version: int
+    compatibility: Literal["none", "backward", "full"]
+    enforced: bool
+    added: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Contract(_Row):
+    """A version of a contract with its schema (pgq.get_contract)."""
+
+    ev_type: str | None
+    version: int
+    schema: dict[str, Any]
+    compatibility: Literal["none", "backward", "full"]
+    enforced: bool
+    added: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerInfo(_Row):
     """A consumer on a queue (pgq.get_consumer_info).
 

@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 from pgqpy._delivery import PIECE, AnyEvent, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
+from pgqpy._runtime.contracts import Contracts, fitting
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
@@ -63,10 +64,14 @@ class Producer:
     themselves, InvalidPayload (NUL characters, objects that JSON cannot hold) and PayloadTooLarge
     (a gigabyte). Methods with times and keys raise ValueError for a time without zone, and
     NoKeyWindow and InvalidKey; all raise TypeError if a field is not a text.
+
+    With ``check=True`` each payload is checked here against the queue's contracts, before it is
+    sent: ContractViolation says where it does not fit. It needs the extra ``contracts``.
     """
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, check: bool = False) -> None:
         self.queue = queue
+        self._contracts = Contracts(queue) if check else None
 
     def insert_event(
         self,
@@ -84,6 +89,8 @@ class Producer:
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
+        if self._contracts is not None:
+            (self._contracts.read(conn)).check(fields[0], fields[1])
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return self._insert(conn, fields)
@@ -123,6 +130,8 @@ class Producer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 conn.execute(b"")
             with conn.transaction():
+                if self._contracts is not None:
+                    events = fitting(self._contracts.read(conn), events)
                 if delivery.plain:
                     return self._copy(conn, events)
                 return self._in_pieces(conn, events, delivery)
@@ -142,6 +151,9 @@ class Producer:
         They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
+        if self._contracts is not None:
+            validators = self._contracts.read(conn)
+            events = list(fitting(validators, events))
         ids = self._insert_many(conn, list(events), delivery)
         return [int(event_id) for (event_id,) in ids]
 

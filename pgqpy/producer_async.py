@@ -16,6 +16,7 @@ from psycopg.rows import tuple_row
 from pgqpy._delivery import PIECE, AnyEvent, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
+from pgqpy._runtime.contracts_async import AsyncContracts, async_fitting
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
@@ -60,10 +61,14 @@ class AsyncProducer:
     themselves, InvalidPayload (NUL characters, objects that JSON cannot hold) and PayloadTooLarge
     (a gigabyte). Methods with times and keys raise ValueError for a time without zone, and
     NoKeyWindow and InvalidKey; all raise TypeError if a field is not a text.
+
+    With ``check=True`` each payload is checked here against the queue's contracts, before it is
+    sent: ContractViolation says where it does not fit. It needs the extra ``contracts``.
     """
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, check: bool = False) -> None:
         self.queue = queue
+        self._contracts = AsyncContracts(queue) if check else None
 
     async def insert_event(
         self,
@@ -81,6 +86,8 @@ class AsyncProducer:
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
+        if self._contracts is not None:
+            (await self._contracts.read(conn)).check(fields[0], fields[1])
         delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return await self._insert(conn, fields)
@@ -120,6 +127,8 @@ class AsyncProducer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 await conn.execute(b"")
             async with conn.transaction():
+                if self._contracts is not None:
+                    events = async_fitting(await self._contracts.read(conn), events)
                 if delivery.plain:
                     return await self._copy(conn, events)
                 return await self._in_pieces(conn, events, delivery)
@@ -139,6 +148,9 @@ class AsyncProducer:
         They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
+        if self._contracts is not None:
+            validators = await self._contracts.read(conn)
+            events = [event async for event in async_fitting(validators, events)]
         ids = await self._insert_many(conn, list(events), delivery)
         return [int(event_id) for (event_id,) in ids]
 

@@ -15,6 +15,10 @@ COMMANDS = {
         "_events.consumer:consumer",
         "Register and unregister consumers, list them, move them.",
     ),
+    "contract": (
+        "_events.contract:contract",
+        "Contracts: schemas that the payloads of a queue must fit.",
+    ),
     "dead-letter": (
         "_events.dead_letter:dead_letter",
         "Look at events that consumers have given up, and replay them.",

@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.contracts import Contracts
 from pgqpy._runtime.failure import blamed, storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
@@ -44,6 +45,7 @@ class Hooks(Protocol):
     event_types: Collection[str] | None
     min_lag: timedelta | None
     max_lag: timedelta | None
+    check_contracts: bool
     poll_interval: float
     backoff_first: float
     backoff_cap: float
@@ -75,6 +77,7 @@ class Batches:
 
     def __init__(self, consumer: Hooks) -> None:
         self._consumer = consumer
+        self._contracts = Contracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         #: Pauses after the loss of a target.
         self.target_losses = Backoff(0.1, consumer.reconnect_cap)
@@ -139,6 +142,9 @@ class Batches:
     def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
+        validators = None
+        if self._consumer.check_contracts:
+            validators = self._contracts.read(session.asking())
         return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
@@ -153,6 +159,7 @@ class Batches:
             sql=row["batch_sql"],
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
+            validators=validators,
             source=session.reading() if rows is None else rows,
             **more,
         )

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.contracts_async import AsyncContracts
 from pgqpy._runtime.failure import blamed, storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
@@ -41,6 +42,7 @@ class AsyncHooks(Protocol):
     event_types: Collection[str] | None
     min_lag: timedelta | None
     max_lag: timedelta | None
+    check_contracts: bool
     poll_interval: float
     backoff_first: float
     backoff_cap: float
@@ -72,6 +74,7 @@ class AsyncBatches:
 
     def __init__(self, consumer: AsyncHooks) -> None:
         self._consumer = consumer
+        self._contracts = AsyncContracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         #: Pauses after the loss of a target.
         self.target_losses = Backoff(0.1, consumer.reconnect_cap)
@@ -136,6 +139,9 @@ class AsyncBatches:
     async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
+        validators = None
+        if self._consumer.check_contracts:
+            validators = await self._contracts.read(await session.asking())
         return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
@@ -150,6 +156,7 @@ class AsyncBatches:
             sql=row["batch_sql"],
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
+            validators=validators,
             source=await session.reading() if rows is None else rows,
             **more,
         )

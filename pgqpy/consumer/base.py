@@ -38,7 +38,7 @@ from pgqpy.consumer._events import EventByEvent
 from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import InvalidConsumer
-from pgqpy.event import Event
+from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
@@ -127,6 +127,10 @@ class Consumer(Stoppable):
     concurrency: int = 1
     """With asyncio only: the number of events of a batch to process concurrently, in no order. On
     ``conn`` each event is alone from its first statement until it returns, so use it late."""
+
+    check_contracts: bool = False
+    """Whether an event that does not fit the queue's contract fails with ContractViolation,
+    instead of `process_event` being called. It needs the extra ``contracts``."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """The isolation level of the transactions in which batches are processed."""
@@ -383,7 +387,15 @@ class Consumer(Stoppable):
     ) -> None:
         """Process a batch event by event in the transaction of ``conn``."""
         fail = partial(self.fail_event, batch)
-        each = EventByEvent(conn, batch, process, self._is_for_policy, fail)
+        validators = batch.validators
+
+        def checked(event: Event) -> None:
+            if validators is not None and not isinstance(event, UnreadableEvent):
+                validators.check(event.type, event.data)
+            process(event)
+
+        run = process if validators is None else checked
+        each = EventByEvent(conn, batch, run, self._is_for_policy, fail)
         each.run(at_once or self.concurrency)
 
     def _is_for_policy(self, error: Exception) -> bool:

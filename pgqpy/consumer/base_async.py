@@ -35,7 +35,7 @@ from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import InvalidConsumer
-from pgqpy.event import Event
+from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
@@ -124,6 +124,10 @@ class AsyncConsumer(AsyncStoppable):
     concurrency: int = 1
     """With asyncio only: the number of events of a batch to process concurrently, in no order. On
     ``conn`` each event is alone from its first statement until it returns, so use it late."""
+
+    check_contracts: bool = False
+    """Whether an event that does not fit the queue's contract fails with ContractViolation,
+    instead of `process_event` being called. It needs the extra ``contracts``."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """The isolation level of the transactions in which batches are processed."""
@@ -384,7 +388,15 @@ class AsyncConsumer(AsyncStoppable):
     ) -> None:
         """Process a batch event by event in the transaction of ``conn``."""
         fail = partial(self.fail_event, batch)
-        each = AsyncEventByEvent(conn, batch, process, self._is_for_policy, fail)
+        validators = batch.validators
+
+        async def checked(event: Event) -> None:
+            if validators is not None and not isinstance(event, UnreadableEvent):
+                validators.check(event.type, event.data)
+            await process(event)
+
+        run = process if validators is None else checked
+        each = AsyncEventByEvent(conn, batch, run, self._is_for_policy, fail)
         await each.run(at_once or self.concurrency)
 
     def _is_for_policy(self, error: Exception) -> bool:

@@ -15,6 +15,7 @@ import psycopg
 from pgqpy._runtime.acompat import Lock
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire import copy_protocol
+from pgqpy._wire.contract import Validators
 from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
 from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, copy_out
 from pgqpy.connection import Connection
@@ -56,6 +57,8 @@ class Batch:
     tick_snapshot: str | None = field(default=None, repr=False)
     events_read: int = field(default=0, init=False)
     retries: Retries = field(default_factory=Retries, init=False, repr=False)
+    #: What checks its events, if the consumer has ``check_contracts``.
+    validators: Validators | None = field(default=None, repr=False)
     #: Processed so that the writes of one event can be undone: event by event.
     in_pieces: bool = field(default=False, init=False, repr=False)
     _reader: Reader | RowsReader | None = field(default=None, init=False, repr=False)

@@ -37,6 +37,7 @@ begin
     begin
         select path, error into v_path, v_error
           from pgq._schema_errors(c.contract_schema, i_data::jsonb, '', c.contract_schema)
+         order by path collate "C"
          limit 1;
         if i_data is null then
             v_path := '';
@@ -52,7 +53,7 @@ begin
             message = format('an event of type %s does not fit version %s of the contract of queue %L at %s: %s',
                              coalesce(quote_literal(i_type), 'NULL'), c.contract_version,
                              (select queue_name from pgq.queue where queue_id = i_queue_id), coalesce(nullif(v_path, ''), 'the top'), v_error),
-            detail = v_path,
+            detail = '#' || v_path,
             hint = 'Mend the payload; pgq.get_contract(queue, type) returns the schema.';
     end if;
     return i_data;

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, LiteralString
 
 import jsonschema_rs
 import pytest
+from psycopg.types.json import Jsonb
 
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
 NAMES = ["a", "b", "n/~1", "é"]
@@ -134,6 +138,26 @@ class Generator:
             found |= {"minContains": r.randrange(3), "maxContains": 1 + r.randrange(2)}
         return found
 
+    def changed(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema without one of its keywords, or with another, at some depth."""
+        new = copy.deepcopy(schema)
+        node: Any = new
+        while isinstance(node, dict):
+            inner = [v for k, v in node.items() if isinstance(v, dict) and k != "$defs"]
+            if not inner or self.random.random() < 0.4:
+                break
+            node = self.random.choice(inner)
+        names = [name for name in node if name != "$defs"]
+        if names and self.random.random() < 0.6:
+            del node[self.random.choice(names)]
+        else:
+            node.update(self.keyword(1))
+        try:
+            jsonschema_rs.Draft202012Validator(new)
+        except ValueError:
+            return schema
+        return new
+
     def root(self) -> dict[str, Any]:
         schema = self.schema()
         return (schema if isinstance(schema, dict) else {"not": schema}) | {
@@ -179,3 +203,105 @@ def test_the_server_agrees_with_jsonschema_rs(conn: Connection) -> None:
 
 def pointer(path: list[str | int]) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+SHOP = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "minimum": 1},
+        "kind": {"enum": ["web", "app"]},
+        "note": {"type": "string", "maxLength": 20},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}, "minItems": 1},
+    },
+    "required": ["id", "kind"],
+    "additionalProperties": False,
+    "$defs": {
+        "line": {
+            "type": "object",
+            "properties": {
+                "price": {"type": "number", "multipleOf": 0.01},
+                "parts": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+            },
+        }
+    },
+}
+CHANGES: dict[str, tuple[str, Any, str | None]] = {
+    # where in the schema, the new value; the path of the problem, None: compatible
+    "text that decides nothing": ("description", "An order", None),
+    "one more property": ("properties/new", {"type": "string"}, None),
+    "another type": ("properties/note/type", "integer", "/properties/note/type"),
+    "one more type": ("properties/note/type", ["string", "null"], None),
+    "any number for integers": ("properties/id/type", "number", None),
+    "lower minimum": ("properties/id/minimum", 0, None),
+    "higher minimum": ("properties/id/minimum", 2, "/properties/id/minimum"),
+    "open minimum": ("properties/id/exclusiveMinimum", 0, None),
+    "maximum": ("properties/id/exclusiveMaximum", 9, "/properties/id/exclusiveMaximum"),
+    "steps of integers": ("properties/id/multipleOf", 1, None),
+    "one more value": ("properties/kind/enum", ["web", "app", "fax"], None),
+    "one value less": ("properties/kind/enum", ["web"], "/properties/kind"),
+    "longer text": ("properties/note/maxLength", 21, None),
+    "shorter text": ("properties/note/maxLength", 19, "/properties/note/maxLength"),
+    "a pattern": ("properties/note/pattern", "a", "/properties/note/pattern"),
+    "less required": ("required", ["id"], None),
+    "more required": ("required", ["id", "kind", "note"], "/required"),
+    "more properties": ("additionalProperties", True, None),
+    "a property of those allowed": ("properties/note", None, "/additionalProperties"),
+    "referenced": ("$defs/line/properties/price/multipleOf", 0.001, None),
+    "referenced, finer": (
+        "$defs/line/properties/price/multipleOf",
+        1,
+        "/properties/lines/items/properties/price/multipleOf",
+    ),
+    "fewer items": ("properties/lines/minItems", 0, None),
+    "items that differ": ("properties/lines/uniqueItems", True, "/properties/lines/uniqueItems"),
+    "an alternative": ("properties/note", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+    "not": ("properties/note/not", {"const": ""}, "/properties/note/not"),
+    "not understood": (
+        "properties/note/unevaluatedProperties",
+        False,
+        "/properties/note/unevaluatedProperties",
+    ),
+}
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_new_version_accepts_what_the_last_one_accepts(conn: Connection, change: str) -> None:
+    place, value, path = CHANGES[change]
+    new = copy.deepcopy(SHOP)
+    *steps, last = place.split("/")
+    inside: Any = new
+    for step in steps:
+        inside = inside[step]
+    if value is None:
+        del inside[last]
+    else:
+        inside[last] = value
+    conn.execute("select pgq.create_queue('q')")
+    set_it: LiteralString = "select pgq.set_contract('q', %s, %s, 'backward')"
+    conn.execute(set_it, [change, Jsonb(SHOP)])
+    if path is None:
+        assert ops.value(conn, set_it, change, Jsonb(new)) == 2
+    else:
+        with ops.refused("PQ057", f"at {re.escape(path)}: "):
+            conn.execute(set_it, [change, Jsonb(new)])
+
+
+@pytest.mark.one_database
+def test_what_counts_as_compatible_is(conn: Connection) -> None:
+    """Random changes of random schemas, and values that the old one accepts."""
+    generator = Generator(2)
+    pairs = [(old, generator.changed(old)) for old in (generator.root() for _ in range(300))]
+    found = conn.execute(
+        "select not exists (select from pgq._schema_narrowed("
+        "           jsonb_build_array(o::jsonb), n::jsonb, '', o::jsonb, n::jsonb, '{}'))"
+        " from unnest(%s::text[], %s::text[]) with ordinality u (o, n, nr) order by nr",
+        [[json.dumps(old) for old, _ in pairs], [json.dumps(new) for _, new in pairs]],
+    ).fetchall()
+    compatible = [pair for pair, (is_wider,) in zip(pairs, found, strict=True) if is_wider]
+    assert 100 < len(compatible) < 250
+    for old, new in compatible:
+        before, after = map(jsonschema_rs.Draft202012Validator, (old, new))
+        for _ in range(100):
+            value = generator.value()
+            assert after.is_valid(value) or not before.is_valid(value), (old, new, value)

@@ -1,0 +1,51 @@
+# WARNING: generated from pgqpy/_runtime/contracts_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""The contracts of a queue, read from the database when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pgqpy._delivery import AnyEvent
+from pgqpy._runtime.acompat import each
+from pgqpy._runtime.fetch import fetch
+from pgqpy._wire.contract import Validators
+from pgqpy._wire.statements import padded
+from pgqpy.connection import Connection
+
+_VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s)"
+_CONTRACTS = b"""
+select i.ev_type, c.version, c.schema::text
+  from pgq.get_contract_info(%s) i
+ cross join pgq.get_contract(i.queue_name, i.ev_type) c
+"""
+
+
+class Contracts:
+    """The contracts of one queue, compiled once for each connection and version."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._known: WeakKeyDictionary[Connection, tuple[list[Any], Validators]]
+        self._known = WeakKeyDictionary()
+
+    def read(self, conn: Connection) -> Validators:
+        """Return the contracts in force. Raises InvalidContract, ImportError."""
+        versions = fetch(conn, _VERSIONS, [self._queue])
+        known = self._known.get(conn)
+        if known is None or known[0] != versions:
+            contracts = fetch(conn, _CONTRACTS, [self._queue])
+            known = versions, Validators(self._queue, contracts)
+            self._known[conn] = known
+        return known[1]
+
+
+def fitting(validators: Validators, events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+    """Yield the events. Raises ContractViolation at the first one that does not fit."""
+    for event in each(events):
+        row = padded(event)
+        validators.check(row[0], row[1])
+        yield event
