@@ -148,10 +148,15 @@ class Tasks:
         priority: int = 0,
         headers: Mapping[str, Any] | None = None,
         order_keys: Sequence[str | None] | None = None,
+        unique_keys: Sequence[str | None] | None = None,
+        unique_while: Literal["waiting", "running"] = "waiting",
+        unique_for: Duration | None = None,
+        replace: bool = False,
     ) -> list[int]:
         """Put many tasks into a queue; return their ids, in the order of the payloads.
 
-        ``order_keys`` has one for each payload; the rest is as for `push`, and equal for all.
+        ``order_keys`` and ``unique_keys`` have one for each payload; the rest is as for `push` and
+        `push_unique`, and equal for all.
         """
         if isinstance(payloads, str | bytes | Mapping):
             raise InvalidTask(
@@ -163,6 +168,10 @@ class Tasks:
             [sql.jsonb(payload) for payload in payloads],
             *sql.push_options(at, delay, priority, headers),
             None if order_keys is None else list(order_keys),
+            None if unique_keys is None else list(unique_keys),
+            unique_while,
+            sql.duration(unique_for, "unique_for"),
+            replace,
         )
         return [row[0] for row in rows]
 

@@ -29,7 +29,7 @@ select id, inserted
 """
 PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
-                          %s::jsonb, %s::text[])
+                          %s::jsonb, %s::text[], %s::text[], %s::text, %s::interval, %s::boolean)
 """
 PUSH_FLOW = b"select min(flow) from pgq_task.push_flow(%s::jsonb)"
 #: Also for connections of other libraries: they return ids, which every driver reads alike.

@@ -8,7 +8,7 @@ grant execute on function
     pgq_task._wake(int4, text, bigint),
     pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.push_unique(text, jsonb, text, text, interval, boolean, timestamptz, interval, int4, jsonb, text),
-    pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
+    pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[], text[], text, interval, boolean),
     pgq_task.run_periodic(text),
     pgq_task.push_flow(jsonb)
 to pgq_writer;

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import update_wrapper
 from hashlib import sha256
 from inspect import isawaitable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import psycopg
@@ -131,28 +132,24 @@ class Push(Generic[P]):
     ) -> list[int] | Awaitable[list[int]]:
         """Put many calls into the queue, each a mapping of arguments by name; return their ids.
 
-        In one round trip, unless the job has a ``unique_key``.
+        In one round trip, or in one for each change of the ``limit_key`` from call to call.
         """
         tasks = [self.task((), call) for call in calls]
-        common = [{**settings, "order_key": None} for _, settings in tasks]
-        client = tasks_of(conn)
-        ids: list[int] | Awaitable[list[int]]
-        if not tasks:
-            # Awaitable if the connection is async.
-            ids = client.push_many(self.default.queue, [])
-        elif common[0]["unique_key"] is None and all(one == common[0] for one in common):
-            del common[0]["unique_key"], common[0]["order_key"]
-            ids = client.push_many(
-                self.default.queue,
-                [payload for payload, _ in tasks],
-                order_keys=[settings["order_key"] for _, settings in tasks],
-                **common[0],
-            )
-        elif is_async(conn):
-            ids = _push_each(client, self.default.queue, tasks)
-        else:
-            ids = [_push(client, self.default.queue, payload, each) for payload, each in tasks]
-        return ids
+        groups = groupby(tasks, lambda task: task[1]["headers"])
+        pushes = [self._push_group(conn, [*group]) for _, group in groups]
+        return _all(pushes) if is_async(conn) else [task for ids in pushes for task in ids]
+
+    def _push_group(self, conn: Any, group: list[tuple[Any, dict[str, Any]]]) -> Any:
+        keys = {
+            f"{key}s": [settings[key] for _, settings in group]
+            for key in ("order_key", "unique_key")
+        }
+        common = group[0][1] | {"order_key": None, "unique_key": None}
+        given = {name: value for name, value in (common | keys).items() if name not in _KEYS}
+        if not any(keys["unique_keys"]):
+            del given["unique_keys"]
+        payloads = [payload for payload, _ in group]
+        return tasks_of(conn).push_many(self.default.queue, payloads, **given)
 
     def task(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -170,21 +167,18 @@ class Push(Generic[P]):
             headers["timeout"] = options.seconds
         if options.max_attempts != self._own.max_attempts:
             headers["max_attempts"] = options.max_attempts
-        settings = {
+        return {"task": self.name, "args": encoded}, {
             "at": options.at,
             "delay": options.delay,
             "priority": options.priority,
             "headers": headers or None,
             "unique_key": self._unique_key(encoded, args, kwargs),
             "order_key": _key(options.order_key, "order_key", args, kwargs),
+        } | {
+            name: getattr(options, name)
+            for name in _UNIQUE
+            if getattr(options, name) != getattr(_NONE, name)
         }
-        if settings["unique_key"] is not None:
-            settings |= {
-                name: getattr(options, name)
-                for name in _UNIQUE
-                if getattr(options, name) != getattr(_NONE, name)
-            }
-        return {"task": self.name, "args": encoded}, settings
 
     def _unique_key(
         self, encoded: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -254,22 +248,26 @@ class Jobs(Protocol):
 #: The options with which a push is one of `push_unique`.
 _UNIQUE = ("unique_while", "unique_for", "replace")
 _NONE = PushOptions(queue="")
+_KEYS = ("order_key", "unique_key")
 
 
 def _push(client: Any, queue: str, payload: Any, settings: dict[str, Any]) -> Any:
     """Push; return the id, or what gives it if it is awaited."""
-    if not settings.keys().isdisjoint(_UNIQUE):
-        pushed = client.push_unique(queue, payload, **settings)
-        return _id(pushed) if isawaitable(pushed) else pushed.id
-    return client.push(queue, payload, **settings)
+    if settings.keys().isdisjoint(_UNIQUE):
+        return client.push(queue, payload, **settings)
+    if settings["unique_key"] is None:
+        given = {name: value for name, value in settings.items() if name not in _UNIQUE}
+        return client.push(queue, payload, **given)
+    pushed = client.push_unique(queue, payload, **settings)
+    return _id(pushed) if isawaitable(pushed) else pushed.id
 
 
 async def _id(pushed: Awaitable[Pushed]) -> int:
     return (await pushed).id
 
 
-async def _push_each(client: Any, queue: str, tasks: list[Any]) -> list[int]:
-    return [await _push(client, queue, payload, each) for payload, each in tasks]
+async def _all(pushes: list[Awaitable[list[int]]]) -> list[int]:
+    return [task for push in pushes for task in await push]
 
 
 def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -217,21 +217,25 @@ $$;
 
 create or replace function pgq_task.push_many(
     queue text, payloads jsonb[], at timestamptz default null, delay interval default null,
-    priority int4 default 0, headers jsonb default null, order_keys text[] default null)
+    priority int4 default 0, headers jsonb default null, order_keys text[] default null,
+    unique_keys text[] default null, unique_while text default 'waiting', unique_for interval default null,
+    replace boolean default false)
 returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts many tasks into a queue, in the caller's transaction.
 -- Parameters:
 --      payloads    - one for each task
---      order_keys  - one for each task, or null
+--      order_keys, unique_keys     - one for each task, or null
+--      unique_while, unique_for, replace   - as in pgq_task.push_unique(11), for those with a unique_key
 --      others      - as in pgq_task.push(8), for all of them
 -- Returns: the tasks' ids, in the order of their payloads.
--- Errors: 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an invalid time, priority,
+-- Errors: 42501 no right to insert into it, PQ072 as many keys as payloads are needed; an invalid time, priority,
 --      headers or key
 #variable_conflict use_column
 declare
     v_queue int4;
+    p       record;
     v_tasks constant int4 := coalesce(cardinality(payloads), 0);
     v_pos   bigint;
     v_first bigint[];
@@ -247,6 +251,22 @@ begin
         perform pgq_task._raise_invalid(
             format('%s payloads and %s order_keys', v_tasks, cardinality(order_keys)),
             'Give one order_key for each task, null for those that need none.');
+    end if;
+    if unique_keys is not null then
+        if cardinality(unique_keys) <> v_tasks then
+            perform pgq_task._raise_invalid(
+                format('%s payloads and %s unique_keys', v_tasks, cardinality(unique_keys)),
+                'Give one unique_key for each task, null for those that need none.');
+        end if;
+        for p in
+            select * from unnest(payloads, unique_keys, push_many.order_keys) u (payload, unique_key, order_key)
+        loop
+            return next case when p.unique_key is null
+                then pgq_task.push(queue, p.payload, at, delay, priority, headers, order_key => p.order_key)
+                else (select u.id from pgq_task.push_unique(queue, p.payload, p.unique_key, unique_while, unique_for, replace,
+                                                            at, delay, priority, headers, p.order_key) u) end;
+        end loop;
+        return;
     end if;
     perform pgq_task._require_priority(priority);
     perform pgq_task._require_attributes(headers, null, (

@@ -195,6 +195,7 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "release('me', array[1::bigint, 2], array[1, 1], array['1 s']::interval[])"),
     (INVALID, "release('me', array[1::bigint], array[1], '{1 s,1 s}')"),
     (INVALID, "set_queue_config('q', 'max_attempts', '0')"),
+    (INVALID, "push_many('q', '{1,2}', unique_keys => '{a}')"),
     (INVALID, "set_queue_config('q', 'lease', '0')"),
     (INVALID, "set_queue_config('q', 'keep', 'for a while')"),
     (INVALID, "set_queue_config('q', 'colour', 'red')"),
