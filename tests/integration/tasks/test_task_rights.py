@@ -84,8 +84,8 @@ SILENT: dict[str, LiteralString] = {
 """Calls that reveal nothing of the queue, and change nothing."""
 
 OF_NO_QUEUE = {
-    # ids, clocks, places
-    *("reserve_ids", "server_time", "_position_of", "_time_of", "_is_parked"),
+    # ids, clocks, places, and what it is given
+    *("reserve_ids", "server_time", "_position_of", "_time_of", "_is_parked", "_shown"),
     # what all workers do for all queues
     *("sweep", "catch_up"),
     # with its caller's rights on a table of the application
