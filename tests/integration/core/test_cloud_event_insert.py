@@ -8,6 +8,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 import pgqpy.sqlalchemy
 from pgqpy import Consumer, Event, Producer
+from pgqpy.errors import ContractViolation
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
@@ -51,3 +52,16 @@ def test_a_cloudevent_is_an_event_by_every_way(
         [None, "x"],
         [None, None],
     ]
+
+
+def test_the_data_of_a_cloudevent_is_checked_against_its_contract(
+    conn: Connection, queue: str
+) -> None:
+    schema = '{"properties": {"a": {"type": "integer"}}}'
+    conn.execute("select pgq.set_contract(%s, 'paid', %s, enforced => true)", [queue, schema])
+    wrong = CloudEvent({"type": "paid", "source": "/shop"}, {"a": "x"})
+    for producer in (Producer(queue), Producer(queue, check=True)):
+        with pytest.raises(ContractViolation, match="/a"):
+            producer.insert_event(conn, wrong)
+        with pytest.raises(ContractViolation, match="/a"):
+            producer.insert_events(conn, [wrong])
