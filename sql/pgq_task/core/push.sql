@@ -247,17 +247,12 @@ begin
     if not found then
         perform pgq_task._raise_queue_not_found(queue);
     end if;
-    if cardinality(order_keys) <> v_tasks then
+    if cardinality(order_keys) <> v_tasks or cardinality(unique_keys) <> v_tasks then
         perform pgq_task._raise_invalid(
-            format('%s payloads and %s order_keys', v_tasks, cardinality(order_keys)),
-            'Give one order_key for each task, null for those that need none.');
+            format('%s payloads, %s order_keys, %s unique_keys', v_tasks, cardinality(order_keys), cardinality(unique_keys)),
+            'Give one key for each task, null for those that need none.');
     end if;
     if unique_keys is not null then
-        if cardinality(unique_keys) <> v_tasks then
-            perform pgq_task._raise_invalid(
-                format('%s payloads and %s unique_keys', v_tasks, cardinality(unique_keys)),
-                'Give one unique_key for each task, null for those that need none.');
-        end if;
         for p in
             select * from unnest(payloads, unique_keys, push_many.order_keys) u (payload, unique_key, order_key)
         loop
