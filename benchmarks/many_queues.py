@@ -42,7 +42,8 @@ PRODUCE = r"""
 \set n random(1, %d)
 select pgq.insert_event('q' || :n, 'type', '{"id": 1, "origin": "EWR", "dest": "IAH"}');
 """
-FIRST = "select pgq.insert_event(%s, 'type', 'data')"
+FIRST = "select pgq.insert_event('{}', 'type', 'data')"
+FIRST_IN_RELATION = "insert into pgq_queue.{} (ev_type, ev_data) values ('type', 'data')"
 COME_AND_GO = ("select pgq.create_queue('passing')", "select pgq.drop_queue('passing')")
 COMPUTE = ("select count(*) from generate_series(1, 60000) n where mod(hashint4(n), 3) = 5",)
 
@@ -87,13 +88,18 @@ def run(bench: Bench) -> None:
             ):
                 time.sleep(seconds)
             first = first_inserts(dsn, others)
+            first_in_relation = first_inserts(dsn, others, FIRST_IN_RELATION)
 
     ages = [age for record in group.records for age in record.ages_between(began, until)]
     batches = sum(record.batches_between(began, until) for record in group.records)
     delivery = bench.delays(f"Delivery, {busy} busy queues", {"to the consumer's method": ages})
     bench.delays(
         "First insert of a new connection",
-        {"alone": first, f"beside {RATE * busy:,} events a second": first_busy},
+        {
+            "insert_event": first,
+            "INSERT into the relation": first_in_relation,
+            f"insert_event, beside {RATE * busy:,} events a second": first_busy,
+        },
     )
     bench.table(
         "Processor time, of one core",
@@ -121,6 +127,7 @@ def run(bench: Bench) -> None:
         note="all sessions that ended meanwhile are counted as the ticker's.",
     )
     bench.at_most("13c", "first insert of a new connection, median", 1000 * median(first), 10, "ms")
+    bench.at_most("R6", "the same into the relation", 1000 * median(first_in_relation), 10, "ms")
     bench.at_most(
         "13d",
         "slowest insert while queues come and go",
@@ -132,13 +139,13 @@ def run(bench: Bench) -> None:
     )
 
 
-def first_inserts(dsn: str, queues: range) -> list[float]:
+def first_inserts(dsn: str, queues: range, statement: str = FIRST) -> list[float]:
     """The seconds of the first insert of new connections, one to each queue."""
     took = []
     for number in queues:
         with connect(dsn) as conn:
             began = time.monotonic()
-            conn.execute(FIRST, [f"q{number}"])
+            conn.execute(statement.format(f"q{number}").encode())
             took.append(time.monotonic() - began)
     return took
 
