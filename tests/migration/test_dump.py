@@ -31,6 +31,7 @@ def original(request: pytest.FixtureRequest, empty_dsn: str, other: Connection) 
     other.execute("select pgq.next_batch('dumped', 'reader')")
     other.execute("select pgq.grant_queue('dumped', '{consume}', 'pgq_writer', 'reader')")
     other.execute("select pgq.restrict_queue('dumped')")
+    other.execute("select pgq.set_contract('dumped', 'x', '{}', enforced => true)")
     other.execute("select pgq_task.create_queue('dumped'), pgq_task.restrict_queue('dumped')")
     return other
 
