@@ -16,7 +16,8 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
-from pgqpy.tasks._worker import completer, executor
+from pgqpy.tasks._settings import settings_of
+from pgqpy.tasks._worker import completer, executor, executor_async
 from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
@@ -116,6 +117,30 @@ def test_a_task_cancelled_between_its_claim_and_its_begin_does_not_start(
     worker.random = False
     worker.run(until_empty=True)
     assert seen == [0]
+
+
+def test_slots_that_begin_together_ask_once_which_tasks_were_cancelled(
+    dsn: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def send(conn: Any, calls: list[Any]) -> Any:
+        nonlocal asked
+        asked += 1
+        # Longer than an answer counts as new.
+        await asyncio.sleep(0.005)
+        return await original(conn, calls)
+
+    async def work(task: Task) -> None:
+        await asyncio.sleep(0.003)
+
+    original = executor_async.async_send
+    monkeypatch.setattr(executor_async, "async_send", send)
+    tasks.push_many("work", range(400))
+    worker = AsyncTaskWorker(dsn, "work", work, concurrency=20)
+    assert settings_of(worker, until_empty=True).batch_size == 1000
+    asyncio.run(worker.run(until_empty=True))
+    assert 0 < asked < 400 / 4
 
 
 def test_without_random_one_worker_keeps_the_order_of_pushes(dsn: str, tasks: Tasks) -> None:
