@@ -112,6 +112,7 @@ $$;
 create or replace function pgq_task.get_flow(flow bigint)
 returns table (nr int4, id bigint, name text, queue text, after int4[], state text, attempts int4, error text, result jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 -- Returns the steps of a flow: of its number, or of the id of one of its tasks. It is known until a day after its end.
 -- Returns: the steps, by number. state is finished, removed, failed (in the error queue), waiting (for those in after),
@@ -132,7 +133,7 @@ begin
                     else t.status end,
                case when r.may then t.attempts end, case when r.may then t.error end, case when r.may then s.result end
           from pgq_task.flow_step s
-          left join pgq_task.task_status t on t.id = s.id
+          left join lateral (select * from pgq_task.task_status u where u.id = s.id offset 0) t on true
           left join pgq_task.queue q on q.queue_id = t.queue_id
           left join pgq_task.queue o on o.queue_name = s.queue_name
          cross join lateral (
