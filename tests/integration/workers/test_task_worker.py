@@ -17,7 +17,7 @@ import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from pgqpy.tasks._settings import settings_of
-from pgqpy.tasks._worker import completer, executor, executor_async
+from pgqpy.tasks._worker import completer, completer_async, executor, executor_async
 from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
@@ -134,7 +134,7 @@ def test_slots_that_begin_together_ask_once_which_tasks_were_cancelled(
     async def work(task: Task) -> None:
         await asyncio.sleep(0.003)
 
-    original = executor_async.async_send
+    original = completer_async.async_send
     monkeypatch.setattr(executor_async, "async_send", send)
     tasks.push_many("work", range(400))
     worker = AsyncTaskWorker(dsn, "work", work, concurrency=20)
