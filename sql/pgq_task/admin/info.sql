@@ -69,92 +69,63 @@ declare
     max_pos constant bigint := 9223372036854775807;
     v_now   constant timestamptz := clock_timestamp();
     v_pos   constant bigint := pgq_task._position_of(v_now);
-    -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks. Read marks in
-    -- sub-selects: in a condition they would not determine where the index scan starts.
-    v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or get_queue_info.queue is not null;
-    q       pgq_task.queue;
-    s       record;
 begin
-    -- In one function: most of it is one statement, and the columns it fills.
+    -- In one function: most of it is one statement.
     if max_count < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
     elsif get_queue_info.queue is not null then
         perform pgq_task._require_queues(array[get_queue_info.queue]);
     end if;
-    for q in
-        select * from pgq_task.queue u
-         where u.queue_name = get_queue_info.queue or get_queue_info.queue is null
-         order by u.queue_name
-    loop
-        s := null;
-        if not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read') then
-            select coalesce(bool_and(now.n < max_count and later.n < max_count and stop.n < max_count and hold.n < max_count), true) as exact,
-                   sum(now.available) as available, sum(now.claimed + later.claimed) as claimed,
-                   sum(later.scheduled) as scheduled, sum(now.held + later.held + hold.n) as held, sum(stop.n) as stopped,
-                   max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)) as attempts,
-                   min(now.first) as oldest, min(later.first) as next_time
-              into s
-              -- In the order in which drop_queue() locks them.
-              from (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-             cross join lateral (select coalesce(case when v_few then pg_sequence_last_value(pgq_task._living(l.lane_low)) end, 0) as low) m
-             cross join lateral (
-                   select count(*) as n, count(*) filter (where c.status = 'available') as available,
-                          count(*) filter (where c.status = 'held') as held, count(*) filter (where c.status = 'claimed') as claimed,
-                          max(c.attempts) as attempts, min(c.pos) filter (where c.status = 'available') as first
-                     from (select c.pos, c.attempts, case
-                                  when c.lease > v_now then 'claimed'
-                                  when c.order_key is not null and exists (
-                                       select from pgq_task.task e
-                                        where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id) then 'held'
-                                  else 'available' end as status
-                             from pgq_task.task c
-                            where c.queue_id = l.queue_id and c.priority = l.priority
-                              and c.pos between m.low and v_pos
-                            order by c.queue_id, c.priority, c.pos limit max_count) c) now
-             cross join lateral (
-                   select count(*) as n, count(*) filter (where c.lease > v_now) as claimed,
-                          count(*) filter (where (c.lease > v_now) is not true and not pgq_task._is_parked(c.pos)) as scheduled,
-                          count(*) filter (where pgq_task._is_parked(c.pos)) as held, max(c.attempts) as attempts,
-                          min(c.pos) filter (where (c.lease > v_now) is not true and not pgq_task._is_parked(c.pos)) as first
-                     from (select c.pos, c.attempts, c.lease
-                             from pgq_task.task c
-                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos > v_pos and c.pos < max_pos
-                            order by c.queue_id, c.priority, c.pos limit max_count) c) later
-             cross join lateral (
-                   select count(*) as n, max(c.attempts) as attempts
-                     from (select c.attempts from pgq_task.task c
-                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos = max_pos limit max_count) c) stop
-             cross join lateral (
-                   select count(*) as n, max(c.attempts) as attempts
-                     from (select c.attempts from pgq_task.task c
-                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold;
-            exact := max_count is null or s.exact;
-            total := s.available + s.claimed + s.scheduled + s.held + s.stopped;
-            if not exact then
-                total := greatest(total, pgq_task._estimate_total(q.queue_id));
-            end if;
-            available := s.available;
-            claimed := s.claimed;
-            scheduled := s.scheduled;
-            held := s.held;
-            stopped := s.stopped;
-            highest_attempts := coalesce(s.attempts, 0);
-            oldest := pgq_task._time_of(s.oldest);
-            next_time := pgq_task._time_of(s.next_time);
-        end if;
-        queue_name := q.queue_name;
-        created := q.queue_created;
-        paused := q.queue_paused;
-        restricted := q.queue_restricted;
-        lease := q.queue_lease;
-        time_limit := q.queue_time_limit;
-        max_attempts := q.queue_max_attempts;
-        error_queue := coalesce(q.queue_error_queue, q.queue_name || '.failed');
-        keep := q.queue_keep;
-        return next;
-        total := null; exact := null; available := null; claimed := null; scheduled := null; held := null; stopped := null;
-        highest_attempts := null; oldest := null; next_time := null;
-    end loop;
+    return query
+        select q.queue_name, q.queue_created, q.queue_paused, q.queue_restricted, q.queue_lease, q.queue_time_limit,
+               q.queue_max_attempts,
+               coalesce(q.queue_error_queue, q.queue_name || '.failed'), q.queue_keep,
+               case when s.exact is false then greatest(s.total, pgq_task._estimate_total(q.queue_id)) else s.total end,
+               s.exact, s.available, s.claimed, s.scheduled, s.held, s.stopped, s.attempts,
+               pgq_task._time_of(s.oldest), pgq_task._time_of(s.next_time)
+          from pgq_task.queue q
+          left join lateral (
+               select max_count is null or bool_and(now.n < max_count and later.n < max_count and stop.n < max_count and hold.n < max_count) as exact,
+                      sum(now.n + later.n + stop.n + hold.n)::int8 as total,
+                      sum(now.n - now.claimed - now.held)::int8 as available, sum(now.claimed + later.claimed)::int8 as claimed,
+                      sum(later.n - later.claimed - later.held)::int8 as scheduled,
+                      sum(now.held + later.held + hold.n)::int8 as held, sum(stop.n)::int8 as stopped,
+                      coalesce(max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)), 0) as attempts,
+                      min(now.first) as oldest, min(later.first) as next_time
+                 from (select distinct n.priority, n.low from pgq_task.marked_lane n where n.queue_id = q.queue_id) l
+                cross join lateral (
+                      select count(*) as n, count(*) filter (where c.status = 'claimed') as claimed,
+                             count(*) filter (where c.status = 'held') as held,
+                             max(c.attempts) as attempts, min(c.pos) filter (where c.status = 'available') as first
+                        from (select c.pos, c.attempts, case
+                                     when c.lease > v_now then 'claimed'
+                                     when c.order_key is not null and exists (
+                                          select from pgq_task.task e
+                                           where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id) then 'held'
+                                     else 'available' end as status
+                                from pgq_task.task c
+                               where c.queue_id = q.queue_id and c.priority = l.priority
+                                 and c.pos between l.low and v_pos
+                               order by c.queue_id, c.priority, c.pos limit max_count) c) now
+                cross join lateral (
+                      select count(*) as n, count(*) filter (where c.claimed) as claimed, count(*) filter (where c.parked) as held,
+                             max(c.attempts) as attempts, min(c.pos) filter (where not c.claimed and not c.parked) as first
+                        from (select c.pos, c.attempts, coalesce(c.lease > v_now, false) as claimed,
+                                     (c.lease > v_now) is not true and pgq_task._is_parked(c.pos) as parked
+                                from pgq_task.task c
+                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos > v_pos and c.pos < max_pos
+                               order by c.queue_id, c.priority, c.pos limit max_count) c) later
+                cross join lateral (
+                      select count(*) as n, max(c.attempts) as attempts
+                        from (select c.attempts from pgq_task.task c
+                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos = max_pos limit max_count) c) stop
+                cross join lateral (
+                      select count(*) as n, max(c.attempts) as attempts
+                        from (select c.attempts from pgq_task.task c
+                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold
+                having not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read')) s on true
+         where q.queue_name = get_queue_info.queue or get_queue_info.queue is null
+         order by q.queue_name;
 end;
 $$;
 
@@ -184,11 +155,10 @@ begin
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
                select from pgq_task.queue q
-                cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-                cross join lateral (select coalesce(pg_sequence_last_value(pgq_task._living(l.lane_low)), 0) as low) m
+                 join pgq_task.marked_lane l using (queue_id)
                 cross join lateral (
                       select from pgq_task.task t
-                       where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= m.low
+                       where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= l.low
                        limit 1) t
                 where q.queue_name = any (queues))
        and not exists (
@@ -213,12 +183,11 @@ begin
     perform pgq_task._require_readable(queues);
     return pgq_task._time_of(min(t.pos))
       from pgq_task.queue q
-     cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-     cross join lateral (select coalesce(pg_sequence_last_value(pgq_task._living(l.lane_low)), 0) as low) m
+      join pgq_task.marked_lane l using (queue_id)
      cross join lateral (
            select c.pos from pgq_task.task c
             where c.queue_id = l.queue_id and c.priority = l.priority
-              and c.pos >= m.low and c.pos < 4611686018427387904
+              and c.pos >= l.low and c.pos < 4611686018427387904
               and (c.lease is null or c.lease <= v_now)
               and (c.order_key is null or not exists (
                    select from pgq_task.task e

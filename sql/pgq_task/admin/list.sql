@@ -23,8 +23,6 @@ as $$
 #variable_conflict use_column
 declare
     v_where constant text := pgq_task._filter_sql(filter);
-    -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks.
-    v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or list_tasks.queue is not null;
     v_left  int4 := list_tasks.max_tasks;
     v_found int4;
     v_rows  text;
@@ -42,14 +40,15 @@ begin
         perform pgq_task._require_readable(array[list_tasks.queue]);
     end if;
     for l in
-        select q.queue_id, q.queue_name, n.priority, coalesce(case when v_few then pg_sequence_last_value(pgq_task._living(n.lane_low)) end, 0) as low,
+        select distinct q.queue_id, q.queue_name, n.priority, n.low,
                filter ? 'payload' and pgq_task._has_payload_index(q.queue_id) as by_payload
           from pgq_task.queue q
-          join pgq_task.lane n using (queue_id)
+          join pgq_task.marked_lane n using (queue_id)
          where q.queue_name = list_tasks.queue
             or list_tasks.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
            -- Planning a query costs more than finding out that there is nothing.
-           and (v_few or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
+           and (list_tasks.queue is not null
+                or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
          order by q.queue_name, n.priority desc
     loop
         foreach v_order in array '{s.pos,s.id}'::text[]

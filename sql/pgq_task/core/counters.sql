@@ -1,61 +1,20 @@
-create or replace function pgq_task._add_counters(i_queue_id int4)
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
--- Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at a
--- time, so operations that often come in hundreds have a second sequence, for sixteens.
-declare
-    v_name  text;
-begin
-    foreach v_name in array '{pushed16,claimed,claimed16,finished,finished16,popped,failed_attempts,failed,released,moved,deleted}'::text[]
-    loop
-        execute format('create sequence pgq_task.%s_%s minvalue 0 start 0', v_name, i_queue_id);
-        perform setval(format('pgq_task.%s_%s', v_name, i_queue_id)::regclass, 0);
-    end loop;
-end;
-$$;
-
-create or replace function pgq_task._sequence_of(i_name text)
-returns regclass
+create or replace function pgq_task._count(i_what text, i_queue_id int4, i_tasks bigint default 1)
+returns bigint
 language plpgsql
 as $$
--- Returns a queue's sequence, by its name in pgq_task; see pgq_task._living(1).
+-- Counts an operation on a number of tasks, in the log whose turn it is: every 20 seconds the other one. Returns the
+-- number.
 begin
-    return pgq_task._living(pg_catalog.to_regclass('pgq_task.' || i_name));
-end;
-$$;
-
-create or replace function pgq_task._living(i_seq regclass)
-returns regclass
-language plpgsql
-as $$
--- Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a session
--- that used the sequence would wait too, and then fail with an internal error.
-begin
-    if pg_catalog.pg_relation_is_updatable(i_seq, false) is not null and pg_catalog.pg_relation_filenode(i_seq) is not null then
-        return i_seq;
+    if i_what = 'pushed' then
+        -- Lock the queue's sequences in the order in which push() and drop_queue() do.
+        perform pg_catalog.pg_sequence_last_value(pgq_task._living(q.queue_pushed)) from pgq_task.queue q where q.queue_id = i_queue_id;
     end if;
-    return null;
-end;
-$$;
-
-create or replace function pgq_task._count_up(i_what text, i_queue_id int4, i_tasks bigint default 1)
-returns void
-language plpgsql
-as $$
--- Counts an operation on a number of tasks.
-declare
-    v_left      bigint := i_tasks;
-    v_ones      constant regclass := case i_what
-        when 'pushed' then pgq_task._living((select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id))
-        else pgq_task._sequence_of(i_what || '_' || i_queue_id) end;
-    v_sixteens  constant regclass := pg_catalog.to_regclass('pgq_task.' || i_what || '16_' || i_queue_id);
-begin
-    if v_left >= 16 and v_sixteens is not null then
-        perform pg_catalog.nextval(v_sixteens) from pg_catalog.generate_series(1, v_left / 16);
-        v_left := v_left % 16;
+    if pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())) / 20 % 2 = 0 then
+        insert into pgq_task.count_log_even (queue_id, what, tasks) values (i_queue_id, i_what, i_tasks);
+    else
+        insert into pgq_task.count_log_odd (queue_id, what, tasks) values (i_queue_id, i_what, i_tasks);
     end if;
-    perform pg_catalog.nextval(v_ones) from pg_catalog.generate_series(1, v_left);
+    return i_tasks;
 end;
 $$;
 
@@ -65,38 +24,73 @@ language plpgsql
 as $$
 -- Counts operations on tasks of these queues; each queue is named once per operation.
 begin
-    perform pgq_task._count_up(i_what, q.id, q.tasks)
+    perform pgq_task._count(i_what, q.id, q.tasks)
        from (select u.id, count(*) as tasks from unnest(i_queue_ids) u (id) where u.id is not null group by u.id) q;
 end;
 $$;
 
-create or replace function pgq_task._counters_of(i_queue_id int4)
-returns bigint[]
+create or replace function pgq_task._add_counted(i_now timestamptz default clock_timestamp())
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked, and
--- locks are limited: a rollback to a savepoint releases them.
+-- Adds the log whose turn is over to the sums, and truncates it, unless it is in use. pgq_task.sweep(0) calls
+-- it.
 declare
-    v_counted   bigint[];
+    v_now   constant bigint := floor(date_part('epoch', i_now));
+    v_log   constant text := case when v_now / 20 % 2 = 0 then 'pgq_task.count_log_odd' else 'pgq_task.count_log_even' end;
 begin
-    execute (select 'select array[' || string_agg(format(
-                        case when c.what = 'pushed'
-                             then '(select last_value & 1099511627775 from %3$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
-                             when c.what in ('claimed', 'finished')
-                             then '(select last_value from pgq_task.%1$s_%2$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
-                             else '(select last_value from pgq_task.%1$s_%2$s)' end,
-                        c.what, q.queue_id, q.queue_pushed), ', ' order by c.nr) || ']'
-               from pgq_task.queue q,
-                    unnest('{pushed,claimed,finished,popped,failed_attempts,failed,released,moved,deleted}'::text[])
-                    with ordinality c (what, nr)
-              where q.queue_id = i_queue_id
-                -- The queue is gone, and visible to an old snapshot only: there is no such relation.
-                and q.queue_pushed::text !~ '^\d+$')
-       into v_counted;
+    -- Not when its turn is about to come: sessions that count would wait.
+    if v_now % 20 < 15 and pg_relation_size(v_log::regclass) > 0 and pgq._try_lock_table(v_log) then
+        execute format('insert into pgq_task.counted as c (queue_id, what, tasks)'
+                       ' select l.queue_id, l.what, sum(l.tasks) from %s l join pgq_task.queue q using (queue_id) group by 1, 2'
+                       ' on conflict on constraint counted_pkey do update set tasks = c.tasks + excluded.tasks', v_log);
+        execute format('truncate %s', v_log);
+        delete from pgq_task.counted c where not exists (select from pgq_task.queue q where q.queue_id = c.queue_id);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task._counts_of(i_queue text)
+returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the counts of a queue, or of all, by its number and by what was counted. A rollback to a savepoint releases the
+-- locks on the logs, so that a session that looks, and stays in its transaction, does not keep them from being truncated.
+declare
+    v_counts    jsonb;
+begin
+    select jsonb_object_agg(s.queue_id, s.counts) into v_counts
+      from (select c.queue_id, jsonb_object_agg(c.what, c.tasks) as counts
+              from (select l.queue_id, l.what, sum(l.tasks) as tasks
+                      from (select * from pgq_task.counted
+                            union all select * from pgq_task.count_log_even
+                            union all select * from pgq_task.count_log_odd) l
+                     where i_queue is null or l.queue_id = (select q.queue_id from pgq_task.queue q where q.queue_name = i_queue)
+                     group by 1, 2) c
+             group by 1) s;
+    raise no_data_found;
+exception when no_data_found then
+    return coalesce(v_counts, '{}');
+end;
+$$;
+
+create or replace function pgq_task._pushed_of(i_pushed regclass)
+returns bigint
+language plpgsql
+as $$
+-- Returns the number of tasks that push() has counted with the sequence queue_pushed of a queue; null if it is gone. It
+-- gives its lock back at once, as pgq_task._counts_of(1) does: locks are limited.
+declare
+    v_last  bigint;
+begin
+    -- pg_sequence_last_value() would keep its lock.
+    execute (select pg_catalog.format('select last_value & 1099511627775 from %s', s)
+               from pgq_task._living(i_pushed) s where s is not null)
+       into v_last;
     raise no_data_found;
 exception
     when no_data_found then
-        return v_counted;
+        return v_last;
     when undefined_table or null_value_not_allowed then
         return null;
 end;
@@ -122,18 +116,28 @@ as $$
 --      released    - tasks that were released: the attempt did not count
 --      moved       - tasks moved to another queue by modify() and the functions that use it
 --      deleted     - by modify() and remove_tasks()
---      The counters are sequences: sessions do not wait for each other to count, and there is nothing to vacuum. So
---      they also count operations that were rolled back, and a crash of the server makes them jump ahead, by up to 32
---      (pushed, claimed and finished: 544).
+--      Sessions do not wait for each other to count. Operations count when they are committed; only push() of a task
+--      without options counts at once, and is not taken back if it is rolled back. A crash of the server loses the
+--      counts since the last sweeps, of less than a minute, and makes those of push() jump ahead, by up to 32.
 -- Errors: 42501 no right to read it
+declare
+    v_counts    jsonb;
 begin
     if queue is not null then
         perform pgq_task._require_queues(array[queue]);
     end if;
+    v_counts := pgq_task._counts_of(queue);
     return query
-        select q.queue_name, n.c[1], n.c[2], n.c[3], n.c[4], n.c[5], n.c[6], n.c[7], n.c[8], n.c[9]
+        select q.queue_name,
+               -- Null if the queue is gone, and visible to an old snapshot only.
+               pgq_task._pushed_of(q.queue_pushed) + coalesce((n.c ->> 'pushed')::int8, 0),
+               coalesce((n.c ->> 'claimed')::int8, 0) + coalesce((n.c ->> 'finished and claimed')::int8, 0),
+               coalesce((n.c ->> 'finished')::int8, 0) + coalesce((n.c ->> 'finished and claimed')::int8, 0),
+               coalesce((n.c ->> 'popped')::int8, 0), coalesce((n.c ->> 'failed_attempts')::int8, 0),
+               coalesce((n.c ->> 'failed')::int8, 0), coalesce((n.c ->> 'released')::int8, 0),
+               coalesce((n.c ->> 'moved')::int8, 0), coalesce((n.c ->> 'deleted')::int8, 0)
           from pgq_task.queue q
-         cross join lateral (select pgq_task._counters_of(q.queue_id) as c) n
+         cross join lateral (select v_counts -> q.queue_id::text as c) n
          where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'))
             or get_statistics.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
          order by q.queue_name;

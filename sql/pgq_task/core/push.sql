@@ -76,7 +76,7 @@ begin
       from pgq_task.queue q
      where q.queue_name = _push_slowly.queue
        and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
-    -- An old snapshot may show a queue that was dropped, see pgq_task._sequence_of(1) and pgq_task._retire_pushed(2).
+    -- An old snapshot may show a queue that was dropped, see pgq_task._living(1) and pgq_task._retire_pushed(2).
     if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null
        or nextval(v_pushed) < 0
     then
@@ -201,9 +201,8 @@ begin
     if inserted and push_unique.order_key is not null then
         perform pgq_task._hold_back_all(array[push_unique.id]);
     end if;
-    -- In the order in which drop_queue() locks it.
     if inserted then
-        perform pgq_task._count_up('pushed', v_queue);
+        perform pgq_task._count('pushed', v_queue);
     end if;
     if inserted or push_unique.replace then
         perform pgq_task._wake_workers(v_queue, queue, id);
@@ -284,8 +283,7 @@ begin
           left join unnest(v_first) f (nr) on f.nr = p.nr
          order by p.nr
         returning id;
-    -- In the order in which drop_queue() locks it.
-    perform pgq_task._count_up('pushed', v_queue, v_tasks);
+    perform pgq_task._count('pushed', v_queue, v_tasks);
     perform pgq_task._wake_workers(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
     if priority <> 0 and v_tasks > 0 then
         perform pgq_task._add_lane(v_queue, priority::int2);

@@ -18,10 +18,8 @@ begin
     execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
     perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
     perform pgq_task._add_lane(v_id, 0::int2);
-    perform pgq_task._add_counters(v_id);
     update pgq_task.queue
-       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task._add_pushed(v_id, create_queue.queue),
-           queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
+       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task._add_pushed(v_id, create_queue.queue)
      where queue_id = v_id;
     perform pgq_task._grant_sequences(v_id);
     return 1;
@@ -115,44 +113,61 @@ $$;
 
 create or replace function pgq_task._add_lane(i_queue_id int4, i_priority int2)
 returns void
-language plpgsql
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Creates the lane for a priority unless the queue has it.
-declare
-    v_lane  constant text := pg_catalog.format('%s_%s', i_queue_id, pg_catalog.replace(i_priority::text, '-', 'm'));
+-- Adds the lane for a priority unless the queue has it. Call it after inserting the task: see pgq_task._close_lanes(0).
 begin
-    -- This does not depend on the caller's snapshot: sequences are looked up in the newest one.
-    if pg_catalog.to_regclass('pgq_task.low_' || v_lane) is null then
-        perform pgq_task._create_lane(i_queue_id, i_priority, v_lane);
+    if not exists (
+        select from pgq_task.lane n
+         where n.queue_id = i_queue_id and n.priority = i_priority and n.closed is null
+           -- An old snapshot would not show that the lane was closed.
+           and (pgq._is_read_committed() or n.xmin::text::bigint = pg_current_xact_id()::text::bigint & 4294967295))
+    then
+        insert into pgq_task.lane (queue_id, priority) values (i_queue_id, i_priority);
+        insert into pgq_task.mark (queue_id, priority, generation, low, ahead) values (i_queue_id, i_priority, 0, 0, 0);
     end if;
 end;
 $$;
 
-create or replace function pgq_task._create_lane(i_queue_id int4, i_priority int2, i_lane text)
+create or replace function pgq_task._close_lanes()
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- Creates the lane for a priority. It waits for a transaction that creates the same lane.
+-- Removes lanes that are empty, so that claims do not look at them, and those of dropped queues: pgq_task.sweep(0) calls
+-- it. A transaction that pushes
+-- inserts its task, and so has an id, before it looks for the lane. If it does not see that the lane was closed, then it
+-- began before the next call of this function, which writes down up to which ids. When all of these have ended, and the
+-- lane is still empty, the lane is removed. Lanes that are not empty are opened again.
 begin
-    perform pg_advisory_xact_lock(pgq._lock_key('lanes'), hashtext(i_lane));
-    if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
-        return;
-    end if;
-    begin
-        execute format('create sequence pgq_task.ahead_%s minvalue 0 start 0', i_lane);
-        execute format('create sequence pgq_task.low_%s minvalue 0 start 0', i_lane);
-        insert into pgq_task.lane (queue_id, priority, lane_ahead, lane_low)
-        values (i_queue_id, i_priority, format('pgq_task.ahead_%s', i_lane), format('pgq_task.low_%s', i_lane));
-        perform setval(lane_ahead, 0), setval(lane_low, 0)
-           from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
-    exception
-        when duplicate_table then
-            null; -- The other transaction has created it, and the snapshot is older.
-        when foreign_key_violation then
-            raise exception using errcode = 'PQ070',
-                message = 'the task queue was dropped meanwhile',
-                hint = 'pgq_task.get_queue_info() lists the task queues there are.';
-    end;
+    with found as materialized (
+        select n.queue_id, n.priority, n.lane_id, n.closed, e.is_empty, r.again,
+               r.again or q.queue_id is null
+                 or e.is_empty and coalesce(n.closed between '1' and pg_snapshot_xmin(pg_current_snapshot()), false) as over
+          from (select *, row_number() over (partition by queue_id, priority, closed is null order by lane_id) as nr
+                  from pgq_task.lane) n
+          left join pgq_task.queue q using (queue_id)
+         cross join lateral (
+               -- Those that were inserted last come first: dead rows are not read if there is any other.
+               select (select t.id from pgq_task.task t
+                        where t.queue_id = n.queue_id and t.priority = n.priority
+                        order by t.queue_id desc, t.priority desc, t.pos desc
+                        limit 1) is null as is_empty) e
+         cross join lateral (select n.closed is null and n.nr > 1 as again) r
+         where n.priority <> 0 or q.queue_id is null),
+    removed as (
+        delete from pgq_task.lane n
+         using found f
+         where (n.queue_id, n.priority, n.lane_id) = (f.queue_id, f.priority, f.lane_id) and f.over),
+    unmarked as (
+        delete from pgq_task.mark k
+         using (select f.queue_id, f.priority from found f group by 1, 2 having bool_and(f.over)) g
+         where k.queue_id = g.queue_id and k.priority = g.priority)
+    update pgq_task.lane n
+       set closed = case when f.is_empty then case when f.closed is null then '0'::xid8 else pg_snapshot_xmax(pg_current_snapshot()) end end
+      from found f
+     where (n.queue_id, n.priority, n.lane_id) = (f.queue_id, f.priority, f.lane_id)
+       and not f.over and case when f.is_empty then f.closed is null or f.closed = '0' else f.closed is not null end;
 end;
 $$;
 
@@ -189,7 +204,6 @@ begin
     -- pgq_task._wake_workers(). Lock them in the order in which pushes do.
     perform pgq_task._retire_pushed(v_pushed, v_id);
     execute format('drop sequence pgq_task.waiting_%s', v_id);
-    -- Not earlier: a session that adds a lane waits for that.
     delete from pgq_task.queue where queue_id = v_id returning queue_restricted into v_restricted;
     if v_restricted then
         perform pgq_task._guard_inbox();
@@ -206,16 +220,6 @@ begin
     if v_steps is not null then
         perform pgq_task._end_steps(v_steps, 'deleted');
     end if;
-    -- Lock lanes in the order of claims, and first: a session that has read a lane also uses the counters.
-    for s in
-        select c.oid from pg_class c
-         where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'S'
-           and c.relname ~ format('^([a-z_]+(16)?_%s|(ahead|low)_%s_m?\d+)$', v_id, v_id)
-         order by replace(substring(c.relname from '^(?:ahead|low)_\d+_(m?\d+)$'), 'm', '-')::int4 desc nulls last,
-                  c.relname like 'low%' desc, c.relname
-    loop
-        execute format('drop sequence %s', s);
-    end loop;
     for s in
         select c.oid from pg_class c
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_\d$', v_id)

@@ -17,30 +17,55 @@ create table pgq_task.queue (
     queue_restricted    boolean         not null default false,
     -- Claims are limited: see pgq_task.queue_limit.
     queue_limited       boolean         not null default false,
-    -- Its most used sequences: looking one up by name costs more than drawing from it. Null only while the queue is
-    -- being created.
+    -- Its sequences: see pgq_task._wake_workers(3). Null only while the queue is being created.
     queue_waiting       regclass,
     -- Its lower 40 bits count. It is named pgq_task_queues.<queue>, and its upper bits are queue_id, so that
     -- pgq_task.push(8) reads no row. If the name or the id is too long, it is pgq_task.pushed_<id> instead, and the
     -- upper bits are 0.
     queue_pushed        regclass,
-    queue_claimed       regclass,
-    queue_finished      regclass,
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_key unique (queue_name)
 );
 
--- A lane holds the tasks of one queue and priority, in the order of their positions. Rows before its mark low are dead
--- or were claimed long ago, and need not be read: see pgq_task.sweep(). Claims begin at its mark ahead, which is a
--- guess; tasks that it skips are found from low on. Marks are sequences because these have one version only, whichever
--- transactions are open.
+-- A lane holds the tasks of one queue and priority, in the order of their positions. The lane of priority 0 is always
+-- there. Others are added by the first push, without waiting for other sessions, so one may be there more than once; and
+-- removed when they are empty: see pgq_task._close_lanes(0).
 create table pgq_task.lane (
-    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    queue_id            int4            not null,
     priority            int2            not null,
-    lane_ahead          regclass        not null,
-    lane_low            regclass        not null,
-    constraint lane_pkey primary key (queue_id, priority)
+    lane_id             bigint          not null generated always as identity,
+    -- Null: open. Otherwise it was empty, and sessions that push add it again. It is removed when it still is, and all
+    -- transactions before this one have ended; 0: this one is not known yet.
+    closed              xid8,
+    constraint lane_pkey primary key (queue_id, priority, lane_id)
 );
+
+create sequence pgq_task.mark_id_seq;
+
+-- Marks of lanes; the newest row holds. Rows of tasks before low are dead or were claimed long ago, and need not be read:
+-- see pgq_task.sweep(). Claims begin at ahead, which is a guess; tasks that it skips are found from low on. Marks are
+-- only inserted, and read from the newest end, so that dead ones are not read, whichever transactions are open.
+create table pgq_task.mark (
+    queue_id            int4            not null,
+    priority            int2            not null,
+    -- The mark_id of the row that a sweep has written. Claims write their guesses into the generation that they have
+    -- read, so that none hides the low of a later one.
+    generation          bigint          not null,
+    mark_id             bigint          not null default nextval('pgq_task.mark_id_seq'),
+    low                 bigint          not null,
+    ahead               bigint          not null,
+    constraint mark_pkey primary key (queue_id, priority, generation, mark_id)
+);
+
+create view pgq_task.marked_lane as
+select n.queue_id, n.priority, coalesce(m.generation, 0) as generation, coalesce(m.mark_id, 0) as mark_id,
+       coalesce(m.low, 0) as low, coalesce(m.ahead, 0) as ahead
+  from pgq_task.lane n
+  left join lateral (
+       select * from pgq_task.mark k
+        where k.queue_id = n.queue_id and k.priority = n.priority
+        order by k.generation desc, k.mark_id desc
+        limit 1) m on true;
 
 -- A claim changes no indexed column, so that it is a heap-only update: a task costs one row with its index entries, one
 -- row without index entries for the claim, and a delete.
@@ -109,8 +134,6 @@ select queue_id, payload
  where pg_sequence_last_value(to_regclass('pgq_task.waiting_' || queue_id)) is not null
   with check option;
 
-create sequence pgq_task.sweep_id_seq;
-
 -- One row per sweep, read from the newest end, so the dead rows at the other end, where old ones are deleted, are not
 -- read.
 create table pgq_task.sweep (
@@ -133,6 +156,9 @@ create table pgq_task.sweep (
     sweep_busy          bigint          not null,
     -- time when the lanes were last walked from their beginning, independently of the marks
     sweep_anew          timestamptz     not null,
+    -- number of the last mark when the round began, and when the one before it began
+    sweep_mark          bigint,
+    sweep_old_mark      bigint,
     constraint sweep_pkey primary key (sweep_id)
 );
 
@@ -150,3 +176,18 @@ create type pgq_task.claimed as (
     unique_key          text,
     order_key           text
 );
+
+-- Numbers of operations on the tasks of queues: sums, and those that sweeps have not added yet. The clock determines
+-- which log is written, see pgq_task._count(3); the other one is added and truncated. A crash of the server empties
+-- both.
+create table pgq_task.counted (
+    queue_id            int4            not null,
+    -- a column of pgq_task.get_statistics(1), or finished and claimed: one of each
+    what                text            not null,
+    tasks               bigint          not null,
+    constraint counted_pkey primary key (queue_id, what)
+);
+create unlogged table pgq_task.count_log_even (queue_id int4 not null, what text not null, tasks bigint not null)
+  with (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+create unlogged table pgq_task.count_log_odd (like pgq_task.count_log_even)
+  with (autovacuum_enabled = off, toast.autovacuum_enabled = off);

@@ -11,6 +11,20 @@ begin
 end;
 $$;
 
+create or replace function pgq_task._living(i_seq regclass)
+returns regclass
+language plpgsql
+as $$
+-- Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a session
+-- that used the sequence would wait too, and then fail with an internal error.
+begin
+    if pg_catalog.pg_relation_is_updatable(i_seq, false) is not null and pg_catalog.pg_relation_filenode(i_seq) is not null then
+        return i_seq;
+    end if;
+    return null;
+end;
+$$;
+
 create or replace function pgq_task._wake_workers(i_queue_id int4, i_queue text, i_id bigint default null)
 returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -28,7 +42,7 @@ as $$
 --                notify again: the subtransaction could be rolled back alone, and its notification with it.
 -- Returns: the same
 declare
-    v_seq       constant regclass := pgq_task._sequence_of('waiting_' || i_queue_id);
+    v_seq       constant regclass := pgq_task._living(to_regclass('pgq_task.waiting_' || i_queue_id));
     v_waiting   constant bigint := pg_sequence_last_value(v_seq);
     v_own       bigint;
 begin
@@ -83,7 +97,7 @@ begin
     end loop;
     perform setval(w.seq, 1)
        from pgq_task.queue q
-      cross join lateral (select pgq_task._sequence_of('waiting_' || q.queue_id) as seq) w
+      cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
       where q.queue_name = any (queues) and pg_sequence_last_value(w.seq) <> 1;
     select min(next.pos) into v_next
       from pgq_task.queue q

@@ -21,10 +21,10 @@ as $$
 declare
     q       pgq_task.queue_limit;
     r       pgq_task.limited_claim;
-    v_lane  regclass;
     v_low   bigint;
     v_ahead bigint;
     v_from  bigint;
+    v_generation    bigint;
 begin
     -- In one function: it names the steps in their order, and returns what they have claimed.
     perform pgq._require_read_committed('claim() from a queue with limits');
@@ -41,10 +41,8 @@ begin
     end if;
     r := pgq_task._claim_parked(q, r, i_priority, i_lease);
 
-    select l.lane_ahead, pg_sequence_last_value(l.lane_low) - 1, pg_sequence_last_value(l.lane_ahead) - 1
-      into v_lane, v_low, v_ahead
-      from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
-    v_ahead := greatest(v_ahead, v_low);
+    select l.low - 1, l.ahead - 1, l.generation into v_low, v_ahead, v_generation
+      from pgq_task.marked_lane l where l.queue_id = i_queue_id and l.priority = i_priority;
     if i_random and r.room < 32 then
         -- beginning at random, like claim()
         select c.pos - 1 into v_from
@@ -77,10 +75,10 @@ begin
          where k.id = any (r.claimed)
         returning k.id, k.version, i_queue, k.priority, k.attempts, k.lease, k.created,
                   k.payload, k.headers, k.error, k.unique_key, k.order_key;
-    perform pgq_task._count_up('claimed', i_queue_id, cardinality(r.claimed));
+    perform pgq_task._count('claimed', i_queue_id, cardinality(r.claimed));
     if random() * 32 < cardinality(r.claimed) then
         -- like claim()
-        perform pgq_task._move_ahead(i_queue_id, i_priority, v_lane, v_ahead + 1, r.now);
+        perform pgq_task._move_ahead(i_queue_id, i_priority, v_generation, v_low + 1, v_ahead + 1, r.now);
     end if;
     if random() < 0.01 then
         perform pgq_task._rotate_limits(i_queue_id);

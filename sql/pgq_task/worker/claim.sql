@@ -20,14 +20,14 @@ as $$
 declare
     choice      constant int4 := 8;
     at_times    constant int4 := 32;
+    v_lanes     refcursor;
+    v_below     int4 := 32768;
     v_left      int4 := max_tasks;
     v_found     int4;
     v_take      int4;
     v_salt      bigint;
     v_now       timestamptz;
     v_now_pos   bigint;
-    v_ahead     bigint;
-    v_low       bigint;
     v_start     bigint;
     v_before    int4;
     v_count     bigint;
@@ -43,26 +43,58 @@ begin
     elsif claim.lease is not null then
         perform pgq_task._require_lease(claim.lease);
     end if;
-    for l in
-        select u.queue_name, q.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_paused, q.queue_restricted, q.queue_limited,
-               q.queue_claimed,
-               least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
-          from unnest(queues) u (queue_name)
-          left join pgq_task.queue q using (queue_name)
-          left join pgq_task.lane n using (queue_id)
-         order by n.priority desc nulls first, random()
     loop
+        if cardinality(queues) = 1 and l is null then
+            -- The highest lane of one queue: mostly the only one.
+            select queues[1] as queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead, q.queue_paused, q.queue_restricted,
+                   q.queue_limited, least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
+              into l
+              from pgq_task.queue q
+             cross join lateral (
+                   select * from pgq_task.mark k
+                    where k.queue_id = q.queue_id
+                    order by k.queue_id desc, k.priority desc, k.generation desc, k.mark_id desc
+                    limit 1) n
+             where q.queue_name = queues[1];
+            if not found then
+                perform pgq_task._raise_queue_not_found(queues[1]);
+            end if;
+        else
+            if v_lanes is null then
+                if cardinality(queues) = 1 then
+                    v_below := l.priority;
+                    exit when not exists (select from pgq_task.lane n where n.queue_id = l.queue_id and n.priority < v_below);
+                end if;
+                v_now_pos := pgq_task._position_of(clock_timestamp());
+                open v_lanes for
+                    select u.queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead, q.queue_paused, q.queue_restricted,
+                           q.queue_limited, least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
+                      from unnest(queues) u (queue_name)
+                      left join pgq_task.queue q using (queue_name)
+                      left join pgq_task.marked_lane n on n.queue_id = q.queue_id and n.priority < v_below
+                     where q.queue_id is null or q.queue_restricted or q.queue_limited
+                        -- A look costs a tenth of trying to claim.
+                        or exists (select from pgq_task.task c
+                                    where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.ahead and v_now_pos)
+                        or n.low < n.ahead
+                           and exists (select from pgq_task.task c
+                                        where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.low and v_now_pos)
+                     order by n.priority desc nulls first, random();
+            end if;
+            fetch v_lanes into l;
+            exit when not found;
+        end if;
         if l.queue_id is null then
             perform pgq_task._raise_queue_not_found(l.queue_name);
         elsif l.queue_restricted then
             perform pgq_task._require_right(l.queue_id, 'claim');
         end if;
         continue when l.queue_paused is not null;
-        -- Do not wait for a session that drops the queue: the queue's sequences would be gone.
-        if pg_relation_is_updatable(l.lane_low, false) is null or pg_relation_filenode(l.lane_low) is null then
-            perform pgq_task._raise_queue_not_found(l.queue_name);
-        end if;
         if l.queue_limited then
+            -- Wait for a session that drops the queue: its tables would be gone.
+            if pgq_task._living(to_regclass('pgq_task.waiting_' || l.queue_id)) is null then
+                perform pgq_task._raise_queue_not_found(l.queue_name);
+            end if;
             return query
                 select * from pgq_task._claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
                                                       l.max_attempts, v_left, random_choice);
@@ -73,12 +105,10 @@ begin
         end if;
         v_now := clock_timestamp();
         v_now_pos := pgq_task._position_of(v_now);
-        v_low := pg_sequence_last_value(l.lane_low);
-        v_ahead := greatest(pg_sequence_last_value(l.lane_ahead), v_low);
-        v_start := v_ahead;
+        v_start := l.ahead;
         -- This number of 8 tasks, by a hash of their ids that differs each time. If no task has waited for a tenth of a
         -- second, there are too few.
-        v_take := case when random_choice and v_ahead < v_now_pos - 100000 * 256 then least(v_left, choice) else choice end;
+        v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then least(v_left, choice) else choice end;
         v_salt := random() * 9e18;
         v_before := v_left;
         loop
@@ -106,33 +136,35 @@ begin
             exit when v_left = 0;
             if v_take < choice then
                 v_take := choice;
-            elsif v_left = v_before and v_low < v_start then
+            elsif v_left = v_before and l.low < v_start then
                 -- The mark is a guess: a lane is known to be empty only after a look from its low end.
-                v_start := v_low;
+                v_start := l.low;
             else
                 exit;
             end if;
         end loop;
-        if v_before - v_left = 1 then
-            v_count := nextval(l.queue_claimed);
-        elsif v_left < v_before then
-            perform pgq_task._count_up('claimed', l.queue_id, v_before - v_left);
+        if v_left < v_before then
+            v_count := pgq_task._count('claimed', l.queue_id, v_before - v_left);
         end if;
         -- Move the mark from time to time, so that other claims need not step over dead rows; sooner after many tasks.
         if random() * at_times < v_before - v_left and pgq._is_read_committed() then
-            perform pgq_task._move_ahead(l.queue_id, l.priority, l.lane_ahead, v_ahead, v_now);
+            perform pgq_task._move_ahead(l.queue_id, l.priority, l.generation, l.low, l.ahead, v_now);
         end if;
         exit when v_left = 0;
     end loop;
+    if v_lanes is not null then
+        close v_lanes;
+    end if;
 end;
 $$;
 
-create or replace function pgq_task._move_ahead(i_queue_id int4, i_priority int2, i_lane_ahead regclass, i_from bigint, i_now timestamptz)
+create or replace function pgq_task._move_ahead(
+    i_queue_id int4, i_priority int2, i_generation bigint, i_low bigint, i_from bigint, i_now timestamptz)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not step
+-- Moves a lane's mark ahead, which was at a given position, to the first waiting task, so that other claims need not step
 -- over dead rows. Do not call it in a transaction with an earlier snapshot.
 declare
     v_now_pos   constant bigint := pgq_task._position_of(i_now);
@@ -147,7 +179,8 @@ begin
     -- Tasks pushed in the last hundredth of a second may not be visible yet.
     v_first := least(v_first, v_now_pos - 10000 * 256);
     if v_first > i_from then
-        perform setval(i_lane_ahead, v_first);
+        insert into pgq_task.mark (queue_id, priority, generation, low, ahead)
+        values (i_queue_id, i_priority, i_generation, i_low, v_first);
     end if;
 end;
 $$;

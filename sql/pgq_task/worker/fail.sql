@@ -40,7 +40,6 @@ as $$
 #variable_conflict use_column
 declare
     v_queues    int4[];
-    v_lanes     int4[];
     t           record;
 begin
     perform pgq_task._require_same_length(ids, versions), pgq_task._require_named_once(ids, 'failed');
@@ -49,14 +48,14 @@ begin
             pgq_task._require_one_each('finals', cardinality(finals), ids);
     -- A single task needs no order.
     if cardinality(ids) > 1 then
-        select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
+        select array_agg(c.queue_id) into v_queues
           from unnest(ids, versions, finals) f (id, version, final)
           join pgq_task.task c on c.id = any (array[f.id]) and c.version = f.version
           join pgq_task.queue q on q.queue_id = c.queue_id + 0
          where (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
            and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
         if v_queues is not null then
-            perform pgq_task._make_error_queues(v_queues, v_lanes);
+            perform pgq_task._make_error_queues(v_queues);
         end if;
     end if;
     for t in
@@ -81,7 +80,7 @@ begin
                    pos = pgq_task._position_at(null, coalesce(t.delay, interval '0'))
              where c.id = t.id;
         end if;
-        perform pgq_task._count_up('failed_attempts', t.queue_id);
+        perform pgq_task._count('failed_attempts', t.queue_id);
         id := t.id;
         error_queue := case when failed then t.error_queue end;
         because := case when failed then coalesce(t.cancelled, t.because) end;
@@ -93,13 +92,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._make_error_queues(i_queue_ids int4[], i_priorities int4[])
+create or replace function pgq_task._make_error_queues(i_queue_ids int4[])
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are locked
--- until the transaction ends, so all sessions create them in the same order, independently of the order of their tasks:
--- queues, then restrictions, then lanes.
+-- Creates the missing error queues for tasks of these queues. New objects are locked until the transaction ends, so all
+-- sessions create them in the same order, independently of the order of their tasks: queues, then restrictions.
 declare
     v_new   text[] := '{}';
     v_as    int4[] := '{}';
@@ -118,10 +116,6 @@ begin
         end if;
     end loop;
     perform pgq_task._restrict_as(n.name, n.queue_id) from unnest(v_new, v_as) n (name, queue_id);
-    perform pgq_task._show_tasks(array_agg(o.queue_id), array_agg(n.priority))
-       from unnest(i_queue_ids, i_priorities) n (queue_id, priority)
-       join pgq_task.queue q using (queue_id)
-       join pgq_task.queue o on o.queue_name = coalesce(q.queue_error_queue, q.queue_name || '.failed');
 end;
 $$;
 
@@ -161,7 +155,7 @@ begin
                'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
                'failed_at', now(), 'unique_key', c.unique_key))
      where c.id = i_id;
-    perform pgq_task._count_up('failed', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
+    perform pgq_task._count('failed', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
     if t.order_key is not null then
         perform pgq_task._release_next(t.queue_id, t.order_key, t.id);
     end if;

@@ -17,13 +17,13 @@ begin
      where t.id = finish.id and t.version = finish.version
        and (t.claimant = finish.claimant or t.lease is null or t.lease <= clock_timestamp())
        and q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
-    returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name,
+    returning t.queue_id, t.order_key, q.queue_limited, q.queue_waiting, q.queue_name,
               q.queue_keep > interval '0' or t.headers ? 'flow' as kept,
               case when q.queue_keep > interval '0' or t.headers ? 'flow' then t end as task into r;
     if not found then
         perform pgq_task._raise_lost(claimant, array[finish.id], array[finish.version]);
     end if;
-    v_count := nextval(r.queue_finished);
+    v_count := pgq_task._count('finished', r.queue_id);
     if r.order_key is not null then
         perform pgq_task._release_next(r.queue_id, r.order_key, id);
     end if;
@@ -233,7 +233,7 @@ declare
     at_times    constant int4 := 32;
     v_now       constant timestamptz := clock_timestamp();
     v_now_pos   constant bigint := pgq_task._position_of(v_now);
-    v_start     bigint;
+    v_finished  boolean;
     v_take      int4;
     v_salt      bigint;
     v_count     bigint;
@@ -244,32 +244,26 @@ begin
     if finish_and_claim.lease is not null then
         perform pgq_task._require_lease(lease);
     end if;
-    select q.queue_id, q.queue_name, q.queue_claimed, q.queue_finished, n.priority, n.lane_ahead, n.lane_low,
+    select q.queue_id, q.queue_name, n.priority, n.generation, n.low, n.ahead,
            v_now + least(coalesce(finish_and_claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts
       into l
       from pgq_task.queue q
-      join pgq_task.lane n using (queue_id)
+     cross join lateral (
+           select * from pgq_task.mark k
+            where k.queue_id = q.queue_id
+            order by k.queue_id desc, k.priority desc, k.generation desc, k.mark_id desc
+            limit 1) n
      where q.queue_name = finish_and_claim.queue and finish_and_claim.claimant <> ''
-       and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0'
-       -- Wait for a session that drops the queue, and look afterwards: the queue's sequences would be gone.
-       and case when pg_relation_is_updatable(n.lane_low, false) is not null then pg_relation_filenode(n.lane_low) end is not null
-     order by n.queue_id desc, n.priority desc
-     limit 1;
+       and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0';
     delete from pgq_task.task t
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
        and t.queue_id + 0 = l.queue_id and t.order_key is null and (t.headers ? 'flow') is not true
        and (t.claimant = finish_and_claim.claimant or t.lease is null or t.lease <= v_now);
-    -- Reading the marks locks them. A session that drops the queue locks its tasks first, so do the same here.
-    if found then
-        v_count := nextval(l.queue_finished);
-        v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
-    else
+    v_finished := found;
+    if not v_finished then
         perform pgq_task.finish(claimant, id, version, result);
-        if pgq_task._living(l.lane_low) is not null then
-            v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
-        end if;
     end if;
-    v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then 1 else choice end;
+    v_take := case when random_choice and l.ahead < v_now_pos - 100000 * 256 then 1 else choice end;
     v_salt := random() * 9e18;
     -- See claim(5).
     loop
@@ -280,7 +274,7 @@ begin
          where t.ctid = (select c.ctid
                            from pgq_task.task c
                           where c.queue_id = l.queue_id and c.priority = l.priority
-                            and c.pos >= v_start
+                            and c.pos >= l.ahead
                             and c.pos <= v_now_pos
                             and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
                             and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, l.max_attempts))
@@ -293,14 +287,16 @@ begin
         exit when found or v_take = choice;
         v_take := choice;
     end loop;
-    if v_task.id is null then
-        select * into v_task from pgq_task.claim(array[queue], claimant, lease, 1, random_choice);
-    else
-        v_count := nextval(l.queue_claimed);
+    if v_task.id is not null then
+        v_count := pgq_task._count(case when v_finished then 'finished and claimed' else 'claimed' end, l.queue_id);
         if random() * at_times < 1 and pgq._is_read_committed() then
-            perform pgq_task._move_ahead(l.queue_id, l.priority, l.lane_ahead, v_start, v_now);
+            perform pgq_task._move_ahead(l.queue_id, l.priority, l.generation, l.low, l.ahead, v_now);
         end if;
+        return v_task;
+    elsif v_finished then
+        v_count := pgq_task._count('finished', l.queue_id);
     end if;
+    select * into v_task from pgq_task.claim(array[queue], claimant, lease, 1, random_choice);
     return v_task;
 end;
 $$;

@@ -15,16 +15,15 @@ declare
     v_now       constant bigint := pgq_task._position_now();
     v_done      bigint[];
     v_queues    int4[];
-    v_lanes     int4[];
     v_cancelled constant boolean := exists (select from pgq_task.cancellation c where c.id = any (ids));
 begin
     perform pgq_task._require_same_length(ids, versions), pgq_task._require_one_each('delays', cardinality(delays), ids);
     if v_cancelled then
-        select array_agg(t.queue_id), array_agg(t.priority::int4) into v_queues, v_lanes
+        select array_agg(t.queue_id) into v_queues
           from pgq_task.task t
          where t.id = any (ids) and t.claimant = release.claimant and pgq_task._cancelled(t.id) is not null;
         if v_queues is not null then
-            perform pgq_task._make_error_queues(v_queues, v_lanes);
+            perform pgq_task._make_error_queues(v_queues);
         end if;
     end if;
     with given as (
@@ -46,16 +45,17 @@ begin
         returning t.id, t.queue_id, t.priority, t.pos),
     -- Claims must look for the tasks at their positions.
     ahead as (
-        select setval(l.lane_ahead, b.pos)
+        insert into pgq_task.mark (queue_id, priority, generation, low, ahead)
+        select l.queue_id, l.priority, l.generation, l.low, b.pos
           from (select queue_id, priority, min(pos) as pos from back where pos <= v_now group by queue_id, priority) b
-          join pgq_task.lane l using (queue_id, priority)
-         where b.pos < pg_sequence_last_value(l.lane_ahead)),
+          join pgq_task.marked_lane l using (queue_id, priority)
+         where b.pos < l.ahead),
     woken as (
         select pgq_task._wake_workers(q.queue_id, q.queue_name)
           from pgq_task.queue q
          where q.queue_id in (select queue_id from back))
     select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues
-      from back, (select count(*) from ahead) a, (select count(*) from woken) w;
+      from back, (select count(*) from woken) w;
     perform pgq_task._count_each('released', v_queues);
     if v_cancelled then
         perform pgq_task._to_error_queue(d.id, pgq_task._cancelled(d.id))

@@ -19,12 +19,8 @@ as $$
 -- A task whose lease has ended is behind all tasks that were pushed before that. If tasks are waiting it is moved
 -- before them; only once, as it may be the task that crashes workers.
 --
--- Marks change at once, remembered transactions only when the sweep commits. So each sweep draws its number first: if
--- the previous sweep left no row, then it did not commit, or the server has crashed, or the database was restored, and
--- all marks start again.
---
--- Reading a mark takes a lock, and locks are limited. So a call processes at most 500 lanes, and the next call
--- continues from there; "a sweep" above is a round of calls.
+-- A call processes at most 500 lanes, and the next call continues from there; "a sweep" above is a round of calls. The
+-- marks and the remembered transactions are committed together.
 -- Returns: false if another sweep is running, or there was one just before.
 -- Errors: PQ012 not in READ COMMITTED
 declare
@@ -50,12 +46,12 @@ begin
         return false;
     end if;
 
-    n.sweep_id := nextval('pgq_task.sweep_id_seq');
+    n.sweep_id := coalesce(p.sweep_id, 0) + 1;
     perform pg_current_xact_id();
     n.sweep_pushed := pg_sequence_last_value('pgq_task.task_id_seq');
     n.sweep_busy := coalesce(case when n.sweep_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
                              pgq_task._position_of(n.sweep_time));
-    v_anew := p.sweep_id is distinct from n.sweep_id - 1 or p.sweep_time > n.sweep_time;
+    v_anew := p.sweep_id is null or p.sweep_time > n.sweep_time;
     if p.sweep_time > n.sweep_time + interval '1 second' then
         perform pgq_task._set_clock_back(p.sweep_time);
     end if;
@@ -67,9 +63,13 @@ begin
         n.sweep_from := p.sweep_from;
         n.sweep_open := p.sweep_open;
         n.sweep_open_pos := p.sweep_open_pos;
+        n.sweep_mark := p.sweep_mark;
+        n.sweep_old_mark := p.sweep_old_mark;
     else
         p.sweep_queue := null;
         v_anew := v_anew or p.sweep_anew not between n.sweep_time - interval '10 minutes' and n.sweep_time;
+        n.sweep_mark := pg_sequence_last_value('pgq_task.mark_id_seq');
+        n.sweep_old_mark := case when v_anew then 0 else coalesce(p.sweep_mark, 0) end;
         n.sweep_began := n.sweep_time;
         n.sweep_bound := case when p.sweep_began <= n.sweep_time then pgq_task._position_of(p.sweep_began) else 0 end;
         -- A database that was restored in another cluster may remember ids that are not drawn yet.
@@ -86,7 +86,7 @@ begin
     n.sweep_anew := case when v_anew then n.sweep_time else p.sweep_anew end;
 
     for l in
-        select v.queue_id, v.priority, v as lane, q.queue_max_attempts as max_attempts
+        select distinct v.queue_id, v.priority, q.queue_max_attempts as max_attempts
           from pgq_task.lane v
           join pgq_task.queue q using (queue_id)
          where p.sweep_queue is null or (v.queue_id, v.priority) > (p.sweep_queue, p.sweep_priority)
@@ -94,7 +94,7 @@ begin
          limit at_once
     loop
         v_lanes := v_lanes + 1;
-        select * into h from pgq_task._sweep_lane(n, l.lane, l.max_attempts);
+        select * into h from pgq_task._sweep_lane(n, l.queue_id, l.priority, l.max_attempts);
         n.sweep_open := n.sweep_open || h.xids;
         n.sweep_open_pos := n.sweep_open_pos || h.positions;
     end loop;
@@ -102,13 +102,17 @@ begin
         n.sweep_queue := l.queue_id;
         n.sweep_priority := l.priority;
     end if;
+    if v_anew then
+        -- of claims from queues that were being dropped
+        delete from pgq_task.mark k where not exists (select from pgq_task.queue q where q.queue_id = k.queue_id);
+    end if;
     n.sweep_took := greatest(clock_timestamp() - n.sweep_time, '0');
     insert into pgq_task.sweep select n.*;
     -- Not from the beginning, where the dead rows are.
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else n.sweep_id - 200 end and n.sweep_id - 100;
     if n.sweep_id % 20 = 0 then
-        perform pgq_task._expire_finished();
+        perform pgq_task._close_lanes(), pgq_task._add_counted(), pgq_task._expire_finished();
         delete from pgq_task.flow f
          where f.flow_id = any (array(select o.flow_id from pgq_task.flow o where o.flow_ended < n.sweep_time - interval '1 day'
                                        limit 100 for update skip locked));
@@ -121,16 +125,17 @@ end;
 $$;
 
 create or replace function pgq_task._sweep_lane(
-    n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, out xids xid8[], out positions bigint[])
+    n pgq_task.sweep, i_queue_id int4, i_priority int2, i_max_attempts int4, out xids xid8[], out positions bigint[])
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of a sweep for one lane: moves its marks, and the tasks before them.
 -- Returns: open transactions whose tasks may become visible before the mark low, each with the position from which on.
 declare
     v_now       constant timestamptz := n.sweep_time;
-    v_ahead     bigint;
-    v_was_low   bigint;
+    m           pgq_task.marked_lane;
     v_low       bigint := n.sweep_bound;
+    v_ahead     bigint;
+    v_mark      bigint;
     v_stop      bigint;
     v_free      boolean := false;
     v_holders   xid8[];
@@ -140,24 +145,16 @@ begin
     -- In one function: it is one loop, whose branches decide where the mark stops.
     xids := '{}';
     positions := '{}';
-    begin
-        v_was_low := pg_sequence_last_value(i_lane.lane_low);
-        v_ahead := pg_sequence_last_value(i_lane.lane_ahead);
-    exception when lock_not_available or undefined_table or internal_error then
-        -- The queue is being dropped, or was just dropped. If that is rolled back, the next round has to catch up.
-        xids := array[pg_current_xact_id()];
-        positions := array[coalesce(n.sweep_from, n.sweep_bound)];
-        return;
-    end;
-    if v_ahead < n.sweep_bound then
-        perform pgq_task._bring_forward(n, i_lane, i_max_attempts, greatest(v_ahead, v_was_low));
+    select * into m from pgq_task.marked_lane l where l.queue_id = i_queue_id and l.priority = i_priority limit 1;
+    if m.ahead < n.sweep_bound then
+        perform pgq_task._bring_forward(n, i_queue_id, i_priority, i_max_attempts, m.ahead);
     end if;
     for c in
         select k.id, k.pos, k.lease, k.last_attempt, k.order_key, k.xmax <> '0' as touched,
                k.lease <= v_now and pgq_task._comes_again(k, i_max_attempts) as again
           from pgq_task.task k
-         where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority
-           and k.pos >= least(v_was_low, n.sweep_from) and k.pos < n.sweep_bound
+         where k.queue_id = i_queue_id and k.priority = i_priority
+           and k.pos >= least(m.low, n.sweep_from) and k.pos < n.sweep_bound
          order by k.queue_id, k.priority, k.pos
     loop
         v_low := c.pos;
@@ -180,7 +177,7 @@ begin
                 xids := xids || v_holders;
                 positions := positions || array_fill(c.pos, array[cardinality(v_holders)]);
             end if;
-        elsif t.pos is distinct from c.pos or t.queue_id <> i_lane.queue_id or t.priority <> i_lane.priority then
+        elsif t.pos is distinct from c.pos or t.queue_id <> i_queue_id or t.priority <> i_priority then
             null; -- it has another position by now
         elsif t.lease > v_now then
             update pgq_task.task k set pos = pgq_task._position_of(k.lease) where k.id = t.id;
@@ -190,7 +187,7 @@ begin
             -- Where one is held back others are to be: those that were scheduled, mostly.
             perform pgq_task._hold_back_all(array(
                 select k.id from pgq_task.task k
-                 where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority and k.pos > c.pos and k.pos < n.sweep_bound
+                 where k.queue_id = i_queue_id and k.priority = i_priority and k.pos > c.pos and k.pos < n.sweep_bound
                    and k.order_key is not null and k.lease is null
                  order by k.queue_id, k.priority, k.pos
                  limit 10000
@@ -204,18 +201,22 @@ begin
         v_low := n.sweep_bound;
         v_free := false;
     end loop;
-    if v_free and v_low < v_ahead then
-        perform setval(i_lane.lane_ahead, v_low);
-    end if;
+    v_ahead := case when v_free and v_low < m.ahead then v_low else m.ahead end;
     v_low := least(v_low, v_stop);
-    -- While nothing happens the marks need not move.
-    if v_low < v_was_low or v_low > v_was_low and v_was_low < greatest(n.sweep_busy, v_ahead) then
-        perform setval(i_lane.lane_low, v_low);
+    -- While nothing happens the marks need not move. The guesses of claims are gathered.
+    if v_low < m.low or v_low > m.low and m.low < greatest(n.sweep_busy, m.ahead) or v_ahead < m.ahead or m.mark_id > m.generation then
+        v_mark := nextval('pgq_task.mark_id_seq');
+        insert into pgq_task.mark (queue_id, priority, generation, mark_id, low, ahead)
+        values (i_queue_id, i_priority, v_mark, v_mark, v_low, greatest(v_low, v_ahead));
+        -- Not from the beginning, where the dead rows are.
+        delete from pgq_task.mark k
+         where k.queue_id = i_queue_id and k.priority = i_priority and k.generation >= n.sweep_old_mark and k.generation < v_mark;
     end if;
 end;
 $$;
 
-create or replace function pgq_task._bring_forward(n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, i_pos bigint)
+create or replace function pgq_task._bring_forward(
+    n pgq_task.sweep, i_queue_id int4, i_priority int2, i_max_attempts int4, i_pos bigint)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -227,7 +228,7 @@ declare
 begin
     for t in
         select * from pgq_task.task k
-         where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority
+         where k.queue_id = i_queue_id and k.priority = i_priority
            and k.pos between greatest(n.sweep_bound, pgq_task._position_of(v_now - interval '1 minute')) and pgq_task._position_of(v_now)
            and k.lease <= v_now and (k.attempts = 1 or not pgq_task._comes_again(k, i_max_attempts))
            for no key update skip locked
@@ -257,8 +258,8 @@ as $$
 declare
     v_now   timestamptz;
     v_from  bigint;
-    v_low   bigint;
     v_first bigint;
+    v_mark  bigint;
     l       record;
 begin
     perform pgq._require_read_committed('pgq_task.catch_up()');
@@ -266,7 +267,7 @@ begin
     perform pgq_task._release_late(array(select q.queue_id from pgq_task.queue q where q.queue_name = any (queues)));
     v_now := clock_timestamp();
     -- As in a sweep: the position from which on transactions wrote that have ended since.
-    select case when s.sweep_id is distinct from pg_sequence_last_value('pgq_task.sweep_id_seq') or s.sweep_time > v_now then 0
+    select case when s.sweep_id is null or s.sweep_time > v_now then 0
                 else least(case when s.sweep_queue is not null then s.sweep_from end,
                            (select min(o.pos) from unnest(s.sweep_open, s.sweep_open_pos) o (xid, pos)
                              where case when o.xid < pg_current_xact_id() then pg_xact_status(o.xid) end is distinct from 'in progress'))
@@ -275,21 +276,22 @@ begin
       from (select) one
       left join (select * from pgq_task.sweep order by sweep_id desc limit 1) s on true;
     for l in
-        select n.queue_id, n.priority, n.lane_low
-          from pgq_task.lane n
+        select n.queue_id, n.priority, n.low, n.ahead
+          from pgq_task.marked_lane n
           join pgq_task.queue q using (queue_id)
          where q.queue_name = any (queues) and v_from is not null
          order by n.queue_id, n.priority
     loop
-        v_low := pg_sequence_last_value(pgq_task._living(l.lane_low));
         select k.pos into v_first
           from pgq_task.task k
-         where k.queue_id = l.queue_id and k.priority = l.priority and k.pos >= v_from and k.pos < v_low
+         where k.queue_id = l.queue_id and k.priority = l.priority and k.pos >= v_from and k.pos < l.low
            and (k.lease is null or k.lease <= v_now)
          order by k.queue_id, k.priority, k.pos
          limit 1;
         if found then
-            perform setval(l.lane_low, v_first);
+            v_mark := nextval('pgq_task.mark_id_seq');
+            insert into pgq_task.mark (queue_id, priority, generation, mark_id, low, ahead)
+            values (l.queue_id, l.priority, v_mark, v_mark, v_first, l.ahead);
         end if;
     end loop;
 end;

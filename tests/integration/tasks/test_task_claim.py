@@ -18,7 +18,7 @@ from tests.fixtures.task_ops import ids, push_many, sweep
 pytestmark = pytest.mark.smoke
 
 QUEUE = "tasks"
-AHEAD = "select pg_sequence_last_value(lane_ahead) from pgq_task.lane"
+AHEAD = "select ahead from pgq_task.marked_lane"
 
 
 @pytest.fixture

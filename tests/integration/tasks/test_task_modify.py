@@ -249,15 +249,15 @@ def test_an_insert_waits_for_the_task_with_its_key(conn: Connection, connect: Co
 
 def test_an_insert_is_not_skipped_for_an_ended_task(conn: Connection, connect: Connect) -> None:
     first = tasks.push(conn, Q, unique_key="k")
-    # The call stops after its inserts, where it makes a lane that another session makes, too.
+    # The call stops after its inserts, where it wakes the workers.
     other = connect(autocommit=False)
-    tasks.push(other, Q, priority=9)
+    other.execute("drop sequence pgq_task.waiting_1")
     inserts: list[tasks.Row] = [{"queue": Q, "priority": 9}, {"queue": Q, "unique_key": "k"}]
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(tasks.modify, conn, inserts=inserts, skip=True)
         tasks.wait_until_blocked(other, conn)
         connect().execute("delete from pgq_task.task where id = %s", [first])
-        other.commit()
+        other.rollback()
         assert [(row[0], row[1]) for row in call.result()] == [("insert", 1), ("insert", 2)]
 
 
@@ -293,8 +293,8 @@ def test_a_moved_task_stands_behind_the_mark_of_its_lane(conn: Connection) -> No
     """Sweeps go past what is dead; claims begin behind that."""
     moved = tasks.push(conn, Q)
     low = (
-        "select pg_sequence_last_value(lane_low) from pgq_task.lane join pgq_task.queue"
-        " using (queue_id) where queue_name = %s"
+        "select low from pgq_task.marked_lane join pgq_task.queue using (queue_id)"
+        " where queue_name = %s"
     )
     place = ops.value(conn, "select pos from pgq_task.task")
     tasks.push(conn, R)

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from pgqpy.errors import InvalidName, TaskQueueNotEmpty, TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.task_ops import refused, sweep_until
 
@@ -105,7 +106,7 @@ def test_looking_at_a_queue_reads_nothing_that_is_dead(conn: Connection, connect
     tasks.push_many(conn, Q, 10_000)
     last = ops.value(conn, "select max(pos) from pgq_task.task")
     conn.execute("delete from pgq_task.task")
-    passed = "select pg_sequence_last_value(lane_low) > %s from pgq_task.lane"
+    passed = "select low > %s from pgq_task.marked_lane"
     sweep_until(conn, lambda: ops.value(conn, passed, last))
     tasks.push(conn, Q)
     for look in (
@@ -133,8 +134,8 @@ def test_a_queue_is_empty_without_tasks_of_any_kind(conn: Connection, connect: C
     # Not while its last task is being finished: sweeps have passed it because it is locked.
     worker = connect(autocommit=False)
     tasks.finish(worker, *claimed)
-    passed = "select bool_and(pos < pg_sequence_last_value(lane_low)) from pgq_task.task"
-    passed += " join pgq_task.lane using (queue_id)"
+    passed = "select bool_and(pos < low) from pgq_task.task join pgq_task.marked_lane"
+    passed += " using (queue_id, priority)"
     sweep_until(conn, lambda: ops.value(conn, passed))
     assert not empty()
     worker.commit()
@@ -235,24 +236,62 @@ def test_pushes_of_a_priority_do_not_wait(conn: Connection, connect: Connect) ->
     tasks.push(second, Q, priority=5)
 
 
-def test_a_lane_that_is_made_twice_at_once_is_made_once(conn: Connection, connect: Connect) -> None:
-    """The second session has a snapshot without it, and waits or comes later."""
+LANES = "select array_agg(priority order by priority) from pgq_task.lane"
+CLOSE = "select pgq_task._close_lanes()"
+
+
+def test_a_lane_that_is_made_twice_is_one(conn: Connection, connect: Connect) -> None:
+    """No session waits for one that makes the same lane, whether its snapshot is old or not."""
     first, second = connect(autocommit=False), connect(autocommit=False)
     second.isolation_level = IsolationLevel.REPEATABLE_READ
     second.execute("select from pgq_task.lane")
-    tasks.push(first, Q, priority=-5)
+    for pusher in (first, second, first, second, conn):
+        pusher.execute("set lock_timeout = '10 s'")
+        tasks.push(pusher, Q, priority=-5)
     first.commit()
-    tasks.push(second, Q, priority=-5)
-    for one, other, priority in ((second, first, -6), (first, second, -7)):
-        tasks.push(one, Q, priority=priority)
-        with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(tasks.push, other, Q, priority=priority)
-            tasks.wait_until_blocked(conn, other)
-            one.commit()
-            call.result()
-        other.commit()
-        second.execute("select from pgq_task.lane")
-    assert len(tasks.claim(conn, Q, number=9)) == 6
+    second.commit()
+    assert ops.value(conn, LANES) == [-5, -5, -5, 0]
+    assert ops.value(conn, "select total from pgq_task.get_queue_info()") == 5
+    assert len(conn.execute("select id from pgq_task.list_tasks()").fetchall()) == 5
+    conn.execute(CLOSE)
+    assert ops.value(conn, LANES) == [-5, 0]
+    assert len(tasks.claim(conn, Q, number=9)) == 5
+
+
+def test_lanes_that_are_empty_are_removed(conn: Connection) -> None:
+    tasks.push(conn, Q, priority=5)
+    for priority in range(10, 3010):
+        conn.execute("select pgq_task._add_lane(1, %s::int2)", [priority])
+    for _ in range(3):
+        conn.execute(CLOSE)
+    assert ops.value(conn, LANES) == [0, 5]
+    assert ops.value(conn, "select count(distinct priority) from pgq_task.mark") == 2
+    wait_until(lambda: read(conn, "select * from pgq_task.claim('{mails}', 'w')") < 50)
+    tasks.push(conn, Q, priority=10)
+    assert len(tasks.claim(conn, Q, number=9)) == 1
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+@pytest.mark.parametrize("level", list(IsolationLevel)[1:4:2])
+def test_a_lane_is_not_removed_while_a_task_is_pushed_into_it(
+    conn: Connection, connect: Connect, looks: int, level: IsolationLevel
+) -> None:
+    """Neither before nor after it was closed, whichever snapshot the pusher has."""
+    tasks.push(conn, Q, priority=5)
+    conn.execute("delete from pgq_task.task")
+    pusher = connect(autocommit=False)
+    pusher.isolation_level = level
+    pusher.execute("select from pgq_task.lane")
+    for _ in range(looks):
+        conn.execute(CLOSE)
+    task = tasks.push(pusher, Q, priority=5)
+    for _ in range(5):
+        conn.execute(CLOSE)
+    pusher.commit()
+    assert [found for found, _ in tasks.claim(conn, Q)] == [task]
+    for _ in range(2):
+        conn.execute(CLOSE)
+    assert ops.value(conn, LANES + " where closed is null") == [0, 5]
 
 
 def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:

@@ -15,15 +15,11 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.task_ops import finish, sweep
+from tests.fixtures.task_ops import finish
 
 PUSH = "select pgq_task.push('tasks', '1')"
 CLAIM = "select id, version from pgq_task.claim('{tasks}', %s, interval '1 second', 3)"
 COUNT = "select count(*) from pgq_task.task"
-LOST = (
-    "select last_value > (select coalesce(max(sweep_id), 0) from pgq_task.sweep)"
-    " from pgq_task.sweep_id_seq"
-)
 
 
 class Load:
@@ -132,7 +128,7 @@ def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all
 
 @pytest.mark.slow
 def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -> None:
-    """Commits are lost with it, as no session waited for the disk; marks are not, or later ones."""
+    """Commits are lost with it, as no session waited for the disk, those of sweeps too."""
     settings: dict[str, str | int | bool] = {"synchronous_commit": False}
     with Server(version=server.version, settings=settings) as crashing:
         with psycopg.connect(crashing.dsn) as conn:
@@ -145,13 +141,6 @@ def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -
                 working.until_finished(100)
                 crashing.kill()
             crashing.restart()
-            with psycopg.connect(crashing.dsn, autocommit=True) as conn:
-                began = ops.value(conn, "select clock_timestamp()")
-                lost = ops.value(conn, LOST)
-                sweep(conn)
-                anew = ops.value(conn, "select max(sweep_anew) from pgq_task.sweep") > began
-                # Once in 33 sweeps a sequence is not ahead of what is there after a crash.
-                assert anew or not lost
         with psycopg.connect(crashing.dsn, autocommit=True) as conn:
             tasks = ops.value(conn, COUNT)
             assert drain(conn) == tasks
