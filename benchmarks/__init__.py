@@ -36,6 +36,7 @@ NAMES = (
     "task_latency",
     "task_held",
     "task_backlog",
+    "task_queues",
     "task_table",
     "spark_read",
     "spark_write",
