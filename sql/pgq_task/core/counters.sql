@@ -29,23 +29,31 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._add_counted(i_now timestamptz default clock_timestamp())
+create or replace function pgq_task._add_counted(i_now timestamptz default clock_timestamp(), i_bytes bigint default 8388608)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Adds the log whose turn is over to the sums, and truncates it, unless it is in use. pgq_task.sweep(0) calls
--- it.
+-- Adds the log whose turn is over to the sums, and truncates it; if it is in use, and has become large, what is visible
+-- is deleted. pgq_task.sweep(0) calls it.
 declare
-    v_now   constant bigint := floor(date_part('epoch', i_now));
-    v_log   constant text := case when v_now / 20 % 2 = 0 then 'pgq_task.count_log_odd' else 'pgq_task.count_log_even' end;
+    v_now       constant bigint := floor(date_part('epoch', i_now));
+    v_log       constant text := case when v_now / 20 % 2 = 0 then 'pgq_task.count_log_odd' else 'pgq_task.count_log_even' end;
+    v_size      constant bigint := pg_relation_size(v_log::regclass);
+    v_locked    boolean;
 begin
     -- Not when its turn is about to come: sessions that count would wait.
-    if v_now % 20 < 15 and pg_relation_size(v_log::regclass) > 0 and pgq._try_lock_table(v_log) then
-        execute format('insert into pgq_task.counted as c (queue_id, what, tasks)'
-                       ' select l.queue_id, l.what, sum(l.tasks) from %s l join pgq_task.queue q using (queue_id) group by 1, 2'
-                       ' on conflict on constraint counted_pkey do update set tasks = c.tasks + excluded.tasks', v_log);
-        execute format('truncate %s', v_log);
-        delete from pgq_task.counted c where not exists (select from pgq_task.queue q where q.queue_id = c.queue_id);
+    if v_now % 20 < 15 and v_size > 0 then
+        v_locked := pgq._try_lock_table(v_log);
+        if v_locked or v_size > i_bytes then
+            execute format('with l as (%s) insert into pgq_task.counted as c (queue_id, what, tasks)'
+                           ' select l.queue_id, l.what, sum(l.tasks) from l join pgq_task.queue q using (queue_id) group by 1, 2'
+                           ' on conflict on constraint counted_pkey do update set tasks = c.tasks + excluded.tasks',
+                           format(case when v_locked then 'table %s' else 'delete from %s returning *' end, v_log));
+            delete from pgq_task.counted c where not exists (select from pgq_task.queue q where q.queue_id = c.queue_id);
+        end if;
+        if v_locked then
+            execute format('truncate %s', v_log);
+        end if;
     end if;
 end;
 $$;
@@ -54,20 +62,21 @@ create or replace function pgq_task._counts_of(i_queue text)
 returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns the counts of a queue, or of all, by its number and by what was counted. A rollback to a savepoint releases the
--- locks on the logs, so that a session that looks, and stays in its transaction, does not keep them from being truncated.
+-- Returns the counts of a queue, or of all, by its number and by what was counted; on a standby without the logs, which
+-- it does not have. A rollback to a savepoint releases the locks on the logs, so that a session that looks, and stays in
+-- its transaction, does not keep them from being truncated.
 declare
     v_counts    jsonb;
 begin
-    select jsonb_object_agg(s.queue_id, s.counts) into v_counts
-      from (select c.queue_id, jsonb_object_agg(c.what, c.tasks) as counts
-              from (select l.queue_id, l.what, sum(l.tasks) as tasks
-                      from (select * from pgq_task.counted
-                            union all select * from pgq_task.count_log_even
-                            union all select * from pgq_task.count_log_odd) l
-                     where i_queue is null or l.queue_id = (select q.queue_id from pgq_task.queue q where q.queue_name = i_queue)
-                     group by 1, 2) c
-             group by 1) s;
+    execute format(
+        'select jsonb_object_agg(s.queue_id, s.counts)'
+        '  from (select c.queue_id, jsonb_object_agg(c.what, c.tasks) as counts'
+        '          from (select l.queue_id, l.what, sum(l.tasks) as tasks from (table pgq_task.counted %s) l'
+        '                 where $1 is null or l.queue_id = (select q.queue_id from pgq_task.queue q where q.queue_name = $1)'
+        '                 group by 1, 2) c'
+        '         group by 1) s',
+        case when not pg_is_in_recovery() then 'union all table pgq_task.count_log_even union all table pgq_task.count_log_odd' end)
+       into v_counts using i_queue;
     raise no_data_found;
 exception when no_data_found then
     return coalesce(v_counts, '{}');

@@ -143,15 +143,24 @@ begin
     with found as materialized (
         select n.queue_id, n.priority, n.lane_id, n.closed, e.is_empty, r.again,
                r.again or q.queue_id is null
-                 or e.is_empty and coalesce(n.closed between '1' and pg_snapshot_xmin(pg_current_snapshot()), false) as over
+                 or e.is_empty and n.closed between '1' and pg_snapshot_xmin(pg_current_snapshot())
+                    -- The mark may have passed some, until the next round of sweeps.
+                    and (select t.id from pgq_task.task t
+                          where t.queue_id = n.queue_id and t.priority = n.priority
+                          order by t.queue_id, t.priority, t.pos
+                          limit 1) is null as over
           from (select *, row_number() over (partition by queue_id, priority, closed is null order by lane_id) as nr
                   from pgq_task.lane) n
           left join pgq_task.queue q using (queue_id)
          cross join lateral (
-               -- Those that were inserted last come first: dead rows are not read if there is any other.
                select (select t.id from pgq_task.task t
                         where t.queue_id = n.queue_id and t.priority = n.priority
-                        order by t.queue_id desc, t.priority desc, t.pos desc
+                          and t.pos >= (select m.low from pgq_task.marked_lane m
+                                         where m.queue_id = n.queue_id and m.priority = n.priority limit 1)
+                        order by t.queue_id, t.priority, t.pos
+                        limit 1) is null
+                  and (select t.id from pgq_task.task t
+                        where t.queue_id = n.queue_id and t.priority = n.priority and t.pos is null
                         limit 1) is null as is_empty) e
          cross join lateral (select n.closed is null and n.nr > 1 as again) r
          where n.priority <> 0 or q.queue_id is null),
@@ -161,13 +170,13 @@ begin
          where (n.queue_id, n.priority, n.lane_id) = (f.queue_id, f.priority, f.lane_id) and f.over),
     unmarked as (
         delete from pgq_task.mark k
-         using (select f.queue_id, f.priority from found f group by 1, 2 having bool_and(f.over)) g
+         using (select f.queue_id, f.priority from found f group by 1, 2 having bool_and(coalesce(f.over, false))) g
          where k.queue_id = g.queue_id and k.priority = g.priority)
     update pgq_task.lane n
        set closed = case when f.is_empty then case when f.closed is null then '0'::xid8 else pg_snapshot_xmax(pg_current_snapshot()) end end
       from found f
      where (n.queue_id, n.priority, n.lane_id) = (f.queue_id, f.priority, f.lane_id)
-       and not f.over and case when f.is_empty then f.closed is null or f.closed = '0' else f.closed is not null end;
+       and f.over is not true and case when f.is_empty then f.closed is null or f.closed = '0' else f.closed is not null end;
 end;
 $$;
 

@@ -63,10 +63,8 @@ def test_a_step_begins_with_the_results_of_those_before_it(tasks: Tasks, how: st
     assert tasks.result(last) == [1]
     flow = last_task.headers["flow"]
     assert states(tasks, flow) == ["finished"] * 4
-    ops.sweep(tasks.conn)
     tasks.conn.execute("update pgq_task.flow set flow_ended = now() - interval '2 days'")
-    tasks.conn.execute("select setval('pgq_task.sweep_id_seq', 19)")
-    ops.sweep(tasks.conn)
+    ops.sweep_twentieth(tasks.conn)
     with pytest.raises(InvalidTask, match=f"there is no flow {flow}"):
         states(tasks, flow)
 

@@ -199,10 +199,8 @@ def pass_minutes(conn: Connection, minutes: int) -> None:
         conn.execute(f"update {moved} from make_interval(mins => {minutes}) t".encode())
     places = minutes * 60_000_000 * 256
     conn.execute("update pgq_task.task set pos = pos - %s where lease is null", [places])
-    conn.execute(
-        "update pgq_task.mark set low = greatest(low - %(n)s, 0), ahead = greatest(ahead - %(n)s, 0)",
-        {"n": places},
-    )
+    moved = "low = greatest(low - p, 0), ahead = greatest(ahead - p, 0)"
+    conn.execute(f"update pgq_task.mark set {moved} from (select {places}::int8) p (p)".encode())
 
 
 def test_a_task_that_has_waited_for_a_rate_is_not_overtaken(tasks: Connection) -> None:

@@ -10,7 +10,6 @@ from pgqpy.tasks import Pushed, Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import sweep
 
 Q = "mails"
 
@@ -82,7 +81,7 @@ def test_the_key_is_taken_for_a_period_whatever_becomes_of_the_task(conn: Connec
 def test_periods_that_are_over_are_forgotten(conn: Connection) -> None:
     push(conn, unique_for=3600)
     conn.execute("update pgq_task.unique_period set until = now()")
-    sweep(conn, 20)
+    tasks.sweep_twentieth(conn)
     assert ops.value(conn, "select count(*) from pgq_task.unique_period") == 0
 
 
