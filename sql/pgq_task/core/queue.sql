@@ -135,10 +135,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Removes lanes that are empty, so that claims do not look at them, and those of dropped queues: pgq_task.sweep(0) calls
--- it. A transaction that pushes
--- inserts its task, and so has an id, before it looks for the lane. If it does not see that the lane was closed, then it
--- began before the next call of this function, which writes down up to which ids. When all of these have ended, and the
--- lane is still empty, the lane is removed. Lanes that are not empty are opened again.
+-- it. A transaction that pushes inserts its task, and so has an id, before it looks for the lane. If it does not see that
+-- the lane was closed, then it began before the next call of this function, which writes down up to which ids. When all
+-- of these have ended, and the lane is still empty, the lane is removed. Lanes that are not empty are opened again.
 begin
     with found as materialized (
         select n.queue_id, n.priority, n.lane_id, n.closed, e.is_empty, r.again,
