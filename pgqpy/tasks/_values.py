@@ -159,8 +159,8 @@ class TaskStatistics:
 
     ``claimed`` counts attempts, popped tasks included, ``failed`` tasks that
     went to the error queue, ``released`` those given back untried, ``moved`` those that
-    left for another queue. Rolled-back operations are counted, too, and a crash of the server lets
-    the counters jump ahead a little.
+    left for another queue. What is rolled back does not count, except a `push` without options. A
+    crash of the server loses the counts of the last minute.
     """
 
     queue: str

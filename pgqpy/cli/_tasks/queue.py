@@ -174,8 +174,8 @@ def stats(conn: Connection, queue: str | None) -> None:
     """Show how often each operation was done on tasks.
 
     The counts start when the queue is created. Failed tasks went to the error queue, released tasks
-    ended an attempt untried. The counters cost nearly nothing: they also count what was rolled
-    back, and may jump when the server crashes.
+    ended an attempt untried. What is rolled back does not count, except a push without options. A
+    crash of the server loses the counts of the last minute.
 
     Examples:
       pgqpy task stats mails --json
