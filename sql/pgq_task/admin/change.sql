@@ -120,14 +120,16 @@ begin
                        n.new_queue_id <> o.queue_id or n.new_order_key is distinct from o.order_key as moved,
                        coalesce(d.c ->> 'at', d.c ->> 'delay') is not null as timed,
                        coalesce((d.c ->> 'keep_lease')::boolean and o.lease is not null, false) as kept
-                  from unnest(i_ids, i_changes) w (id, change)
+                  from unnest(i_ids, i_changes) with ordinality w (id, change, nr)
                   join pgq_task.task o on o.id = any (array[w.id])
                  cross join lateral (select coalesce(w.change, i_common) as c) d
                   left join pgq_task.queue q on q.queue_name = d.c ->> 'queue'
                  cross join lateral (
                        select case when d.c ->> 'queue' is null then o.queue_id
                                    else coalesce(q.queue_id, pgq_task._id_of_queue(d.c ->> 'queue')) end as new_queue_id,
-                              case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n) o
+                              case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n
+                 -- Tasks that get the same time stay in their order.
+                 order by w.nr) o
          where t.id = any (array[o.id])
         returning t.id, t.version, t.queue_id, t.priority, nullif(o.queue_id, t.queue_id) as left_queue,
                   case when t.order_key is not null and t.pos is not null then t.id end as keyed,

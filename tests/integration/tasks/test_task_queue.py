@@ -294,6 +294,24 @@ def test_a_lane_is_not_removed_while_a_task_is_pushed_into_it(
     assert ops.value(conn, LANES + " where closed is null") == [0, 5]
 
 
+def test_a_lane_is_not_removed_while_its_mark_is_behind_a_late_task(
+    conn: Connection, connect: Connect
+) -> None:
+    tasks.push(conn, Q, priority=5)
+    conn.execute("delete from pgq_task.task")
+    pusher = connect(autocommit=False)
+    task = tasks.push(pusher, Q, priority=5)
+    late = ops.value(pusher, "select pos from pgq_task.task")
+    passed = "select min(low) > %s from pgq_task.marked_lane where priority = 5"
+    sweep_until(conn, lambda: ops.value(conn, passed, late))
+    for _ in range(2):
+        conn.execute(CLOSE)
+    pusher.commit()
+    conn.execute(CLOSE)
+    assert ops.value(conn, LANES) == [0, 5]
+    sweep_until(conn, lambda: [found for found, _ in tasks.claim(conn, Q)] == [task])
+
+
 def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:
     tasks.push(conn, Q, priority=2)
     for force in (False, None):
