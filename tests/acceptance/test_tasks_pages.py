@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from types import ModuleType
@@ -133,6 +134,59 @@ def test_jobs(conn: Connection, page: dict[str, Any], tasks: Tasks) -> None:
     page["scale"].push(conn, ["a.png", "b.png"])
     page["app"].worker().run(until_empty=True)
     assert tasks.is_empty("mails")
+
+
+def test_compared(
+    conn: Connection, page: dict[str, Any], tasks: Tasks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = blocks(text_of("tasks-compared.md"))
+    define, in_transaction, delay, retry, cron, unique, priority, inspect, requeue, test = found
+    conn.execute("create table orders (id int)")
+    tasks.create_queue("mails")
+
+    run(define, page)
+    run(in_transaction, page)
+    page["conn"] = conn
+    for block in (delay, retry, cron, unique, unique, priority):
+        run(block, page)
+    states = [(task.status, task.priority) for task in tasks.list("mails")]
+    assert sorted(states) == [("available", 0)] * 2 + [("available", 9), ("scheduled", 0)]
+
+    page["fetch"].push(conn, "nowhere:")
+    for _ in range(5):
+        page["app"].worker().run(until_empty=True)
+        tasks.change("mails", {"status": "scheduled"}, {"delay": 0})
+    assert capsys.readouterr().out == "mail to ada\n" * 4
+    (periodic,) = tasks.periodic()
+    assert (periodic.name, periodic.time_zone) == ("clean", "Europe/Berlin")
+
+    run(inspect, page)
+    (failed,) = page["failed"]
+    assert (failed.headers["attempts"], failed.error[:8]) == (5, "URLError")
+    run(requeue, page)
+    assert [task.payload["task"] for task in tasks.list("mails")] == ["fetch"]
+
+    run(test, page)
+    page["test_mail"](capsys)
+
+
+def test_compared_lines_are_counted() -> None:
+    *subjects, table = re.split(r"^## ", text_of("tasks-compared.md"), flags=re.MULTILINE)[1:]
+    shown = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:1] == "|"]
+    counted = [["pgqpy", "Celery", "procrastinate", "Oban", "River"]]
+    longer = []
+    for subject in subjects:
+        name = subject.splitlines()[0]
+        (block,), (text,) = blocks(subject), blocks(subject, "text")
+        lines = [line for line in block.splitlines() if line and not re.match("import|from", line)]
+        peers = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+        assert [peer.split()[0] for peer in peers] == counted[0][1:]
+        theirs = [0 if peer.endswith(" -\n") else peer.count("\n") for peer in peers]
+        counted.append([name, str(len(lines)), *(str(each or "-") for each in theirs)])
+        if len(lines) > min(filter(None, theirs)):
+            longer.append(name)
+    assert [shown[0], *shown[2:]] == counted
+    assert longer == ["Test"]
 
 
 def test_history(page: dict[str, Any], tasks: Tasks) -> None:
