@@ -188,6 +188,6 @@ create table pgq_task.counted (
     constraint counted_pkey primary key (queue_id, what)
 );
 create unlogged table pgq_task.count_log_even (queue_id int4 not null, what text not null, tasks bigint not null)
-  with (autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 2000000000);
+  with (autovacuum_vacuum_insert_threshold = -1);
 create unlogged table pgq_task.count_log_odd (like pgq_task.count_log_even)
-  with (autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 2000000000);
+  with (autovacuum_vacuum_insert_threshold = -1);

@@ -26,7 +26,6 @@ declare
     v_from  bigint;
     v_generation    bigint;
 begin
-    -- In one function: it names the steps in their order, and returns what they have claimed.
     perform pgq._require_read_committed('claim() from a queue with limits');
     if not pgq_task._lock_limits(i_queue_id) then
         return;
