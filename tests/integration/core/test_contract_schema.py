@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, LiteralString
 
 import jsonschema_rs
@@ -16,7 +17,7 @@ from psycopg.types.json import Jsonb
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
-NAMES = ["a", "b", "n/~1", "é"]
+NAMES = ["a", "b", "n/~1", 'é"\\\n$\x01']
 PATTERNS = [
     "^a",
     "b$",
@@ -25,6 +26,7 @@ PATTERNS = [
     r"^\w*$",
     "(a|b)c?",
     r"[^\d.]",
+    r"^[\w.\\-]+$",
     "^.+$",
     "",
 ]
@@ -42,7 +44,7 @@ class Generator:
         if kind >= 7:
             if kind == 7:
                 return [self.value(depth - 1) for _ in range(r.randrange(4))]
-            return {name: self.value(depth - 1) for name in r.sample(NAMES, r.randrange(4))}
+            return self.members(depth)
         return r.choice(
             [
                 None,
@@ -65,8 +67,14 @@ class Generator:
                 "1.5",
                 "\n",
                 "é\t😀",
+                "😀" * 160,
+                "😀" * 161,
             ]
         )
+
+    def members(self, depth: int) -> dict[str, Any]:
+        names = self.random.sample(NAMES, self.random.randrange(4))
+        return {name: self.value(depth - 1) for name in names}
 
     def schema(self, depth: int = 2) -> Any:
         r = self.random
@@ -97,16 +105,16 @@ class Generator:
                     ["null", "object"],
                 ]
             ),
-            "enum": lambda: [self.value(1) for _ in range(3)],
-            "const": lambda: self.value(1),
+            "enum": lambda: [self.value(r.randrange(2)) for _ in range(3)],
+            "const": lambda: self.value(r.randrange(2)),
             "required": lambda: r.sample(NAMES, r.randrange(3)),
             "minimum": lambda: r.choice([0, 1.5]),
             "maximum": lambda: r.choice([1, 2.5]),
             "exclusiveMinimum": lambda: r.choice([0, 1]),
             "exclusiveMaximum": lambda: r.choice([1, 2.5]),
             "multipleOf": lambda: r.choice([1, 2, 0.5, 0.1]),
-            "minLength": lambda: r.randrange(3),
-            "maxLength": lambda: r.randrange(3),
+            "minLength": lambda: r.choice([0, 1, 2, 160]),
+            "maxLength": lambda: r.choice([0, 1, 2, 160]),
             "pattern": lambda: r.choice(PATTERNS),
             "minItems": lambda: r.randrange(3),
             "maxItems": lambda: r.randrange(3),
@@ -132,10 +140,15 @@ class Generator:
             "else": inner,
             "$ref": lambda: r.choice(["#/$defs/tree", "#/$defs/text"]),
         }
-        name = r.choice([*simple, *(list(nested) * 2 if depth else [])])
+        name = r.choice([*simple, "type", "type", *(list(nested) * 2 if depth else [])])
         found = {name: (simple | nested)[name]()}
         if name == "contains":
             found |= {"minContains": r.randrange(3), "maxContains": 1 + r.randrange(2)}
+        elif name == "properties" and r.random() < 0.5:
+            found |= {
+                "required": r.sample(NAMES, 1),
+                "additionalProperties": r.choice([False, inner()]),
+            }
         return found
 
     def changed(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -189,20 +202,99 @@ def test_the_server_agrees_with_jsonschema_rs(conn: Connection) -> None:
             )
     assert 300 < sum(bool(paths) for _, _, paths in cases) < 900
     found = conn.execute(
-        "select nr, array(select distinct path from pgq.contract_errors(s::jsonb, v::jsonb)"
-        " order by 1) from unnest(%s::text[], %s::text[]) with ordinality u (s, v, nr) order by nr",
+        "select array(select distinct path from pgq.contract_errors(s::jsonb, v::jsonb) order by 1)"
+        " from unnest(%s::text[], %s::text[]) with ordinality u (s, v, nr) order by nr",
         [[json.dumps(s) for s, _, _ in cases], [json.dumps(v) for _, v, _ in cases]],
     ).fetchall()
     wrong = [
         (schema, value, paths, ours)
-        for (schema, value, paths), (_, ours) in zip(cases, found, strict=True)
+        for (schema, value, paths), (ours,) in zip(cases, found, strict=True)
         if paths != ours
     ]
     assert wrong == [], "\n".join(map(str, wrong[:5]))
 
 
+@pytest.mark.one_database
+def test_the_fast_check_has_no_answer_or_that_of_the_slow_one(conn: Connection) -> None:
+    generator = Generator(3)
+    schemas = [json.dumps(generator.root()) for _ in range(4000)]
+    values = [
+        json.dumps([generator.value(), generator.members(2), [generator.members(1)]])
+        for _ in schemas
+    ]
+    found = conn.execute(
+        "select s, v, is_true, not exists (select from pgq._schema_errors(s::jsonb, v, '', s::jsonb))"
+        " from unnest(%s::text[], %s::text[]) u (s, vs)"
+        " cross join lateral (select pgq._schema_path(s::jsonb) offset 0) p (path)"
+        " cross join jsonb_array_elements(vs::jsonb) v"
+        " cross join jsonb_path_match(v, path, silent => true) is_true"
+        " where path is not null",
+        [schemas, values],
+    ).fetchall()
+    assert [row for row in found if row[2] is not row[3]][:5] == []
+    assert sum(fits for *_, fits in found) > 2000
+
+
 def pointer(path: list[str | int]) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+BREAK_THE_SLOW_CHECK = """
+create or replace function pgq._schema_errors(
+    i_schema jsonb, i_data jsonb, i_path text, i_root jsonb, out path text, out error text)
+returns setof record language sql as $$ select '', 'the slow check is called' $$
+"""
+
+
+def test_ordinary_payloads_are_checked_fast(conn: Connection, queue: str) -> None:
+    """The slow check is not even called."""
+    example = re.search(
+        r"'placed', '(.*?)', enforced", Path("docs/contracts.md").read_text(), re.DOTALL
+    )
+    assert example
+    line = {
+        "type": "object",
+        "properties": {
+            "sku": {"type": "string", "pattern": r"^\w+-\d{1,5}$", "maxLength": 20},
+            "price": {"type": "number", "minimum": 0, "multipleOf": 0.01},
+            "tags": {"type": "array", "items": {"enum": ["new", "gift"]}, "maxItems": 3},
+        },
+        "required": ["sku", "price"],
+        "additionalProperties": False,
+    }
+    order = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "note": {"type": ["string", "null"]},
+            "paid": {"oneOf": [{"const": "cash"}, {"type": "object", "required": ["card"]}]},
+            "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}, "minItems": 1},
+        },
+        "required": ["id", "lines"],
+        "$defs": {"line": line},
+    }
+    lines = [{"sku": "a-1", "price": 9.5}, {"sku": "b-2", "price": 1, "tags": ["new"]}]
+    fits: list[tuple[Any, Any]] = [
+        (json.loads(example[1]), {"id": 1, "lines": [{"price": 9}]}),
+        (order, {"id": 17, "note": None, "paid": {"card": 4}, "lines": lines}),
+        (order | {"required": []}, {"paid": "cash"}),
+        (
+            {"type": ["object", "array"], "items": {"properties": {"at": {"minLength": 1}}}},
+            [{"at": "!"}],
+        ),
+    ]
+    set_it: LiteralString = "select pgq.set_contract(%s, null, %s, 'none', true)"
+    insert: LiteralString = "select pgq.insert_event(%s, 'x', %s)"
+    for schema, value in fits:
+        with conn.transaction(force_rollback=True):
+            # The last version has no say.
+            conn.execute(set_it, [queue, Jsonb({"type": "null"})])
+            conn.execute(insert, [queue, "null"])
+            conn.execute(set_it, [queue, Jsonb(schema)])
+            with ops.refused("PQ054"), conn.transaction():
+                conn.execute(insert, [queue, "null"])
+            conn.execute(BREAK_THE_SLOW_CHECK)
+            conn.execute(insert, [queue, json.dumps(value)])
 
 
 SHOP = {
