@@ -223,7 +223,8 @@ def test_the_fast_check_has_no_answer_or_that_of_the_slow_one(conn: Connection) 
         for _ in schemas
     ]
     found = conn.execute(
-        "select s, v, is_true, not exists (select from pgq._schema_errors(s::jsonb, v, '', s::jsonb))"
+        "select s, v, is_true,"
+        " not exists (select from pgq._schema_errors(s::jsonb, v, '', s::jsonb))"
         " from unnest(%s::text[], %s::text[]) u (s, vs)"
         " cross join lateral (select pgq._schema_path(s::jsonb) offset 0) p (path)"
         " cross join jsonb_array_elements(vs::jsonb) v"
