@@ -97,7 +97,7 @@ begin
         return null;
     end if;
     foreach t in array tokens loop
-        if t ~ '--|/\*' and t !~ $re$^['"]$re$
+        if t ~ '--|/[*]' and t !~ $re$^['"]$re$
            -- E'', U&'' and their like
            or t ~ $re$^['"]$re$ and previous ~ '[A-Za-z0-9_$&]$'
            or t like $p$'%\\%$p$ and current_setting('standard_conforming_strings') <> 'on'
@@ -109,7 +109,7 @@ begin
         if depth < 0 then
             return null;
         end if;
-        if t !~ '^[ \t\n\r\f]' then
+        if t !~ E'^[ \t\n\r\f]' then
             code := code || t;
         end if;
         previous := t;

@@ -57,8 +57,8 @@ declare
     parts   constant jsonb := pgq._schema_parts(i_old, i_old_root);
     types   text[] := '{"null",boolean,object,array,string,number,integer}';
     facts   jsonb;
-    is_same constant boolean := i_new::text !~ '"\$ref"'
-                or i_old_root -> '$defs' = i_new_root -> '$defs' and pg_catalog.concat(i_new, i_new_root -> '$defs') !~ '"\$ref": "#"';
+    is_same constant boolean := i_new::text !~ '"[$]ref"'
+                or i_old_root -> '$defs' = i_new_root -> '$defs' and pg_catalog.concat(i_new, i_new_root -> '$defs') !~ '"[$]ref": "#"';
     k       text;
     v       jsonb;
     o       jsonb;

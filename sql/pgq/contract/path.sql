@@ -22,7 +22,7 @@ declare
     of_type     text;
     c           text;
 begin
-    -- The type is first: after "false &&" nothing is evaluated.
+    -- In one function: each keyword has its condition. The type is first: after "false &&" nothing is evaluated.
     for k, v in select * from pg_catalog.jsonb_each(s) order by key <> 'type' loop
         if k = 'const' then
             k := 'enum';

@@ -95,6 +95,16 @@ as $$
 --      i_columns       - the table's columns; names in the expression match them as they are written
 -- Returns: a query for EXECUTE ... USING row.
 declare
+    -- space, comment; strings; numbers; names
+    v_tokens    constant text := $re$(?x)^(?:
+        \s+ | --[^\n]*
+        | [eE]'(?:\\.|''|[^'\\])*'
+        | (?:[bBxXnN]|[uU]&)?'(?:''|[^'])*'
+        | [0-9][0-9A-Za-z_.]*
+        | "(?:""|[^"])*"(?:\.(?:"(?:""|[^"])*"|[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*))*
+        | [A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*
+            (?:\.(?:"(?:""|[^"])*"|[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*))*
+        | . | \n)$re$;
     v_rest      text := i_expression;
     v_query     text := 'select ';
     v_token     text;
@@ -105,12 +115,12 @@ begin
     while v_rest <> ''
     loop
         v_name := null;
-        if v_rest ~ '^/\*' then
+        if v_rest ~ '^/[*]' then
             -- comments nest
             v_token := '';
             v_depth := 0;
             loop
-                v_tag := pg_catalog.substring(v_rest, '^(?:/\*|\*/|[^/*]+|.)');
+                v_tag := pg_catalog.substring(v_rest, '^(?:/[*]|[*]/|[^/*]+|.)');
                 exit when v_tag is null;
                 v_token := v_token || v_tag;
                 v_rest := pg_catalog.substr(v_rest, pg_catalog.length(v_tag) + 1);
@@ -118,24 +128,16 @@ begin
                 exit when v_depth = 0;
             end loop;
             v_rest := v_token || v_rest;
-        elsif v_rest ~ '^\$[A-Za-z_\u0080-\uffff]*[A-Za-z0-9_\u0080-\uffff]*\$' then
-            v_tag := pg_catalog.substring(v_rest, '^\$[^$]*\$');
+        elsif v_rest ~ $re$^[$][A-Za-z_\u0080-\uffff]*[A-Za-z0-9_\u0080-\uffff]*[$]$re$ then
+            v_tag := pg_catalog.substring(v_rest, '^[$][^$]*[$]');
             v_token := pg_catalog.substring(v_rest, 1, 2 * pg_catalog.length(v_tag) + pg_catalog.length(
                 pg_catalog.split_part(pg_catalog.substr(v_rest, pg_catalog.length(v_tag) + 1), v_tag, 1)));
-        elsif v_rest ~ '^\$[0-9]' then
+        elsif v_rest ~ '^[$][0-9]' then
             raise exception using errcode = 'PQ020',
                 message = pg_catalog.format('parameter in the trigger''s expression %L', i_expression),
                 hint = 'Name the columns themselves: the expression sees the row''s values under their names.';
         else
-            v_token := pg_catalog.substring(v_rest, '^(?:'
-                '\s+|--[^\n]*'                                                                  -- space, comment
-                '|[eE]''(?:\\.|''''|[^''\\])*'''                                                -- strings
-                '|(?:[bBxXnN]|[uU]&)?''(?:''''|[^''])*'''
-                '|[0-9][0-9A-Za-z_.]*'                                                          -- numbers
-                '|"(?:""|[^"])*"(?:\.(?:"(?:""|[^"])*"|[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*))*'  -- names
-                '|[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*'
-                    '(?:\.(?:"(?:""|[^"])*"|[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*))*'
-                '|.|\n)');
+            v_token := pg_catalog.substring(v_rest, v_tokens);
             if v_token ~ '^"(?:""|[^"])*"$' then
                 v_name := pg_catalog.replace(pg_catalog.substr(v_token, 2, pg_catalog.length(v_token) - 2), '""', '"');
             else
@@ -144,7 +146,7 @@ begin
         end if;
 
         v_rest := pg_catalog.substr(v_rest, pg_catalog.length(v_token) + 1);
-        if v_name = any (i_columns) and v_query !~ '(?:\.|::)\s*$' and v_rest !~ '^\s*\(' then
+        if v_name = any (i_columns) and v_query !~ '(?:[.]|::)[[:space:]]*$' and v_rest !~ '^[[:space:]]*[(]' then
             v_query := v_query || pg_catalog.format('($1).%I', v_name);
         else
             v_query := v_query || v_token;

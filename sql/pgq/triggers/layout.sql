@@ -85,7 +85,7 @@ begin
 
     -- the table; blank_text and shape are the results of row_to_json and record_send for a row full of nulls
     select coalesce(array_agg(attname), '{}'), coalesce(array_agg(atttypid), '{}'), coalesce(array_agg(by_operator), '{}'),
-           coalesce(array_agg(attname like '\_pgq\_ev\_%' or attname = any (a.ignored)), '{}'),
+           coalesce(array_agg(starts_with(attname, '_pgq_ev_') or attname = any (a.ignored)), '{}'),
            coalesce(jsonb_object_agg(attname, null::text), '{}'),
            '{' || coalesce(string_agg(to_json(attname)::text || ':null', ','), '') || '}',
            int4send(count(*)::int) || coalesce(string_agg(oidsend(atttypid) || int4send(-1), ''), ''),
@@ -125,7 +125,7 @@ begin
         select c.position
           from unnest(l.columns) with ordinality as c (name, position)
          where c.name = any (select btrim(k, E' \t\r\n') from unnest(v_key) k)
-           and c.name not like '\_pgq\_ev\_%'
+           and not starts_with(c.name, '_pgq_ev_')
          order by c.position);
 
     -- In a BEFORE trigger the new row has null where a generated column will be; see pgq._row_event.
@@ -137,12 +137,12 @@ begin
            and not attisdropped);
 
     -- replacements of the ordinary fields
-    if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%') then
+    if exists (select from unnest(l.columns) c where starts_with(c, '_pgq_ev_')) then
         l.magic_columns := array(select array_position(l.columns, m) from unnest(v_magic) m);
-        if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%' and c <> all (v_magic)) then
+        if exists (select from unnest(l.columns) c where starts_with(c, '_pgq_ev_') and c <> all (v_magic)) then
             raise exception using errcode = 'PQ020',
                 message = format('unknown column %I in table %s: names that start with _pgq_ev_ are special',
-                                 (select c from unnest(l.columns) c where c like '\_pgq\_ev\_%' and c <> all (v_magic) limit 1),
+                                 (select c from unnest(l.columns) c where starts_with(c, '_pgq_ev_') and c <> all (v_magic) limit 1),
                                  i_relation::regclass),
                 hint = 'Such a column replaces a field of the event: ' || array_to_string(v_magic, ', ') || '.';
         end if;

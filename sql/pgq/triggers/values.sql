@@ -70,13 +70,13 @@ begin
             return v_text;
         end if;
         v_text := pg_catalog.replace(v_text, v_char, pg_catalog.regexp_replace(
-            pg_catalog.encode(pg_catalog.convert_to(v_char, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', '%\1', 'g'));
+            pg_catalog.encode(pg_catalog.convert_to(v_char, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', $re$%\1$re$, 'g'));
     end loop;
 
     -- Other values (long texts outside ASCII): encode all bytes, then decode those that may stay. A '%' starts every
     -- group of three, so no replacement can span two groups.
     v_text := pg_catalog.regexp_replace(
-        pg_catalog.encode(pg_catalog.convert_to(i_text, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', '%\1', 'g');
+        pg_catalog.encode(pg_catalog.convert_to(i_text, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', $re$%\1$re$, 'g');
     foreach v_char in array
         pg_catalog.string_to_array('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-', null)
     loop

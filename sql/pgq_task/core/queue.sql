@@ -33,7 +33,7 @@ as $$
 -- Raises PQ003 or PQ072 for a name that a task queue cannot have.
 begin
     perform pgq._check_name(i_what, i_name);
-    if octet_length(i_name) > 248 and i_name !~ '\.failed$' then
+    if octet_length(i_name) > 248 and i_name !~ '[.]failed$' then
         perform pgq_task._raise_invalid(format('the name of a task queue has %s bytes', octet_length(i_name)),
                                         'Give one of at most 248 bytes, so that its error queue can be named after it.');
     end if;
@@ -95,7 +95,7 @@ begin
     for v_name in
         select format('pgq_task_queues.%I', c.relname)
           from pg_class c
-         where c.relnamespace = 'pgq_task_queues'::regnamespace and c.relname ~ '^dropped_\d+_+$' and octet_length(c.relname) = 60
+         where c.relnamespace = 'pgq_task_queues'::regnamespace and c.relname ~ '^dropped_[0-9]+_+$' and octet_length(c.relname) = 60
            and age(c.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)
            and not exists (select from pg_locks k
                             where k.locktype = 'relation' and k.relation = c.oid
@@ -230,7 +230,7 @@ begin
     end if;
     for s in
         select c.oid from pg_class c
-         where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_\d$', v_id)
+         where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_[0-9]$', v_id)
          order by c.relname
     loop
         execute format('drop table %s', s);

@@ -152,7 +152,7 @@ begin
           from pgq_task.queue q
          where q.queue_name = any (patterns)
             or exists (select from unnest(patterns) p
-                        where p like '%*%' and q.queue_name like replace(regexp_replace(p, '([\\%_])', '\\\1', 'g'), '*', '%'))
+                        where p like '%*%' and q.queue_name like replace(regexp_replace(p, $re$([\\%_])$re$, $re$\\\1$re$, 'g'), '*', '%'))
            and q.queue_name not like '%.failed'
            and not exists (select from pgq_task.queue e where coalesce(e.queue_error_queue, e.queue_name || '.failed') = q.queue_name)
            and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'));
