@@ -52,7 +52,8 @@ class QueueInfo(_Row):
 class ContractInfo(_Row):
     """The contract for a type of event, with its version in force (pgq.get_contract_info).
 
-    ``ev_type`` None: for all types without a contract of their own.
+    ``ev_type`` None: for all types without a contract of their own. ``captured``: the columns of a
+    captured table, against which nothing is checked.
     """
 
     queue_name: str
@@ -61,6 +62,7 @@ class ContractInfo(_Row):
     compatibility: Literal["none", "backward", "full"]
     enforced: bool
     added: datetime
+    captured: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from pgqpy._wire.contract import Validators
 from pgqpy._wire.statements import padded
 from pgqpy.connection_async import AsyncConnection
 
-_VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s)"
+_VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s) where not captured"
 _CONTRACTS = b"""
 select i.ev_type, c.version, c.schema::text
   from pgq.get_contract_info(%s) i
  cross join pgq.get_contract(i.queue_name, i.ev_type) c
+ where not i.captured
 """
 
 

@@ -1,5 +1,6 @@
 -- A captured table's columns are a contract by themselves: of type schema.table, for captures in JSON. A version is added
--- when the trigger function is made, and made again because the table was altered. PostgreSQL checks no event against it.
+-- when the trigger function is made, and made again because the table was altered. No event is checked against it, so it
+-- makes no difference that any writer can have one, of any type: with a table, and a schema, of its own.
 
 create or replace function pgq._column_schema(i_type oid, i_modifier int4, i_format text, i_nullable boolean)
 returns jsonb
@@ -47,6 +48,7 @@ declare
     v_type      text;
     v_schema    jsonb;
     v_last      pgq.contract;
+    most        constant int4 := 100;
 begin
     select q.queue_id, (s.shape ->> 'schema') || '.' || (s.shape ->> 'table'),
            -- Types by their numbers: to look one up by its name takes a right on its schema.
@@ -58,7 +60,7 @@ begin
             having count(*) > 0)
       into v_queue, v_type, v_schema
       from pgq.capture t
-      join pg_class r on r.oid = t.capture_table and pg_get_userbyid(r.relowner) = t.capture_role
+      join pg_class r on r.oid = t.capture_table and pg_get_userbyid(r.relowner) = t.capture_role and r.relpersistence <> 't'
       join pgq.queue q on q.queue_name = t.capture_queue
       cross join lateral (select pgq._capture_shape(t.capture_table, t.capture_options)) s (shape)
      where t.capture_function = i_function
@@ -67,7 +69,7 @@ begin
        and (not q.queue_restricted or pgq._role_has_right(t.capture_role, q.queue_id, '{insert}', null));
     select * into v_last from pgq.contract c
      where c.contract_queue = v_queue and c.contract_type = v_type order by c.contract_version desc limit 1;
-    if v_schema is null or v_last.contract_schema = v_schema then
+    if v_schema is null or v_last.contract_schema = v_schema or not v_last.contract_captured then
         return true;
     end if;
     if i_wait then
@@ -77,9 +79,15 @@ begin
         perform from pgq.queue where queue_id = v_queue for key share skip locked;
     end if;
     if found then
-        insert into pgq.contract (contract_queue, contract_type, contract_version, contract_schema, contract_compatibility, contract_enforced)
-        values (v_queue, v_type, coalesce(v_last.contract_version, 0) + 1, v_schema, 'none', false)
+        insert into pgq.contract (contract_queue, contract_type, contract_version, contract_schema, contract_compatibility,
+                                  contract_enforced, contract_captured)
+        values (v_queue, v_type, coalesce(v_last.contract_version, 0) + 1, v_schema, 'none', false, true)
         on conflict do nothing;
+        delete from pgq.contract
+         where contract_queue = v_queue
+           and contract_type = v_type
+           and contract_version <= v_last.contract_version + 1 - most
+           and contract_captured;
         return true;
     end if;
     return false;

@@ -45,7 +45,7 @@ $$;
 
 create or replace function pgq._capture_shape(i_table oid, i_options jsonb)
 returns jsonb
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off
 as $$
 -- Returns all that a generated trigger function knows about its table. If this changes, the function is out of date.
 -- Returns:

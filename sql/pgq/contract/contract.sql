@@ -5,6 +5,7 @@
 --      checked against the version that is in force when its transaction commits.
 --   3. An incompatible version changes nothing.
 --   4. A queue without an enforced contract has no such trigger, and pays nothing.
+--   5. The contract that a captured table makes neither changes what is checked nor slows the check down.
 
 create or replace function pgq._find_contract(i_queue_id int4, i_type text, i_version int4 default null)
 returns pgq.contract
@@ -32,11 +33,12 @@ declare
     v_path  text;
     v_error text;
 begin
-    -- pgq._find_contract(3), faster
+    -- pgq._find_contract(3), faster, and without those of captured tables
     select contract_enforced, contract_version, contract_path, contract_schema into c
       from pgq.contract
      where contract_queue = i_queue_id
        and coalesce(contract_type, '') in (i_type, '')
+       and not contract_captured
      order by contract_type, contract_version desc
      limit 1;
     if c.contract_enforced is not true then
@@ -47,6 +49,7 @@ begin
         if pg_catalog.jsonb_path_match(v_data, c.contract_path, silent => true) then
             return i_data;
         end if;
+        perform pgq._limit_references(pg_catalog.octet_length(i_data));
         select path, error into v_path, v_error
           from pgq._schema_errors(c.contract_schema, v_data, '', c.contract_schema)
          order by path collate "C"
@@ -69,6 +72,40 @@ begin
             hint = 'Mend the payload; pgq.get_contract(queue, type) returns the schema.';
     end if;
     return i_data;
+end;
+$$;
+
+create or replace function pgq._hold_contracts(i_queue_id int4, i_slot int4)
+returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Has changes of a queue's contracts wait for this transaction, as an insert into an event table does: for events that
+-- do not go there now.
+-- Parameters:
+--      i_slot  - the current ev_slot
+-- Returns: true if pgq._checked_data(3) has to check payloads.
+declare
+    v_table     text;
+    v_txid      bigint;
+    v_newest    bigint;
+begin
+    select queue_data_pfx || '_' || i_slot - queue_slot0 into v_table from pgq.queue where queue_id = i_queue_id;
+    execute format('lock table %s in row exclusive mode', v_table);
+    -- A statement of its own: it sees the change that it has waited for.
+    select queue_contract_txid into v_txid from pgq.queue where queue_id = i_queue_id;
+    if not pgq._is_read_committed() then
+        -- These two look at the newest catalog, whatever the snapshot.
+        begin
+            v_newest := substring(pg_get_triggerdef((pg_get_object_address('trigger', array_append(parse_ident(v_table), 'check_contract'), '{}')).objid),
+                                  '''([0-9]+)''[)]$')::bigint;
+        exception when undefined_object then
+            null;
+        end;
+        if v_newest is distinct from v_txid then
+            perform pgq._raise_stale_snapshot();
+        end if;
+    end if;
+    return v_txid is not null;
 end;
 $$;
 
@@ -159,12 +196,13 @@ begin
         c := null;
     end if;
     enforced := coalesce(enforced, c.contract_enforced, false);
-    compatibility := coalesce(compatibility, c.contract_compatibility, 'backward');
+    -- What a captured table has made is no rule for others.
+    compatibility := coalesce(compatibility, case when not c.contract_captured then c.contract_compatibility end, 'backward');
     if enforced then
         perform pgq._require_schema(schema, true);
     end if;
     if c.contract_schema is distinct from schema then
-        if c.contract_schema is not null and compatibility <> 'none' then
+        if not c.contract_captured and compatibility <> 'none' then
             perform pgq._require_compatible(c, schema, compatibility);
         end if;
         c.contract_version := coalesce(c.contract_version, 0) + 1;
@@ -174,7 +212,8 @@ begin
     update pgq.contract
        set contract_compatibility = compatibility,
            contract_enforced = enforced,
-           contract_path = case when enforced and contract_version = c.contract_version then pgq._schema_path(schema) end
+           contract_path = case when enforced and contract_version = c.contract_version then pgq._schema_path(schema) end,
+           contract_captured = false
      where contract_queue = q.queue_id
        and contract_type is not distinct from ev_type;
     perform pgq._apply_contracts(q);
@@ -246,16 +285,20 @@ $$;
 
 create or replace function pgq.get_contract_info(
     queue text default null,
-    out queue_name text, out ev_type text, out version int4, out compatibility text, out enforced boolean, out added timestamptz)
+    out queue_name text, out ev_type text, out version int4, out compatibility text, out enforced boolean, out added timestamptz,
+    out captured boolean)
 returns setof record
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the contracts of queues, each with its version in force.
 -- Parameters:
 --      queue   - name of a queue; null for all
--- Returns: as pgq.get_contract(3), and queue_name.
+-- Returns: as pgq.get_contract(3), and
+--      queue_name  - the queue
+--      captured    - true for the columns of a captured table, against which nothing is checked
     select distinct on (q.queue_name, c.contract_type)
-           q.queue_name, c.contract_type, c.contract_version, c.contract_compatibility, c.contract_enforced, c.contract_added
+           q.queue_name, c.contract_type, c.contract_version, c.contract_compatibility, c.contract_enforced, c.contract_added,
+           c.contract_captured
       from pgq.contract c
       join pgq.queue q on q.queue_id = c.contract_queue
      where q.queue_name = coalesce(get_contract_info.queue, q.queue_name)

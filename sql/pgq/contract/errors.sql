@@ -44,18 +44,22 @@ as $$
 -- back references and captures PostgreSQL matches it with a finite automaton, which never backtracks.
 declare
     -- one token each: escape, class, group, other character, quantifier
-    v_escape    constant text := '\\(?:[dDwWtnrfv]|u[0-9a-fA-F]{4}|[^a-zA-Z0-9\s])';
-    v_token     constant text := '(' || v_escape || '|\[\^?(?:[^][\\]|\\(?:[dwtnrfv]|u[0-9a-fA-F]{4}|[^a-zA-Z0-9\s]))+\]'
-                                 '|\(\?:|\((?!\?)|[^][\\(){}*+?]|\))((?:[*+?]|\{[0-9]{1,2}(?:,(?:[0-9]{1,2})?)?\})\??)?';
+    v_token     constant text := pg_catalog.replace(
+        $re$(\\(?:[dDwWtnrfv]|SYMBOL)|\[\^?(?:[^][\\]|\\(?:[dwtnrfv]|SYMBOL))+\]|\(\?:|\((?!\?)|[^][\\(){}*+?]|\))$re$
+        || $re$((?:[*+?]|\{[0-9]{1,2}(?:,(?:[0-9]{1,2})?)?\})\??)?$re$,
+        -- No half of a surrogate pair: PostgreSQL would look for it alone.
+        'SYMBOL', 'u(?:[0-9a-cefA-CEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2}|[^a-zA-Z0-9[:space:]]');
     v_pattern   text;
 begin
     if pg_catalog.length(i_pattern) > 1000 or i_pattern collate "C" !~ ('^(?:' || v_token || ')*$') then
         return null;
     end if;
-    select coalesce(pg_catalog.string_agg(case t[1] when '.' then '[^\n\r\u2028\u2029]' when '(' then '(?:'
-                                                    when '\d' then '[0-9]' when '\D' then '[^0-9]' when '\w' then '[0-9A-Z_a-z]' when '\W' then '[^0-9A-Z_a-z]'
+    select coalesce(pg_catalog.string_agg(case t[1] when '.' then $re$[^\n\r\u2028\u2029]$re$ when '(' then '(?:'
+                                                    when E'\\d' then '[0-9]' when E'\\D' then '[^0-9]'
+                                                    when E'\\w' then '[0-9A-Z_a-z]' when E'\\W' then '[^0-9A-Z_a-z]'
                                                     else pg_catalog.regexp_replace(pg_catalog.regexp_replace(t[1],
-                                                         '(?<!\\)((?:\\\\)*)\\d', '\10-9', 'g'), '(?<!\\)((?:\\\\)*)\\w', '\10-9A-Z_a-z', 'g') end
+                                                         $re$(?<!\\)((?:\\\\)*)\\d$re$, E'\\10-9', 'g'),
+                                                         $re$(?<!\\)((?:\\\\)*)\\w$re$, E'\\10-9A-Z_a-z', 'g') end
                                           || coalesce(t[2], ''), ''), '')
       into v_pattern
       from pg_catalog.regexp_matches(i_pattern, v_token, 'g') t;
@@ -200,6 +204,11 @@ begin
         elsif k = 'const' then
             error := case when v <> i_data then pg_catalog.concat('expected ', v) end;
         elsif k = '$ref' then
+            -- A schema that leads to itself in two ways could double the time with each level of the payload.
+            if pg_catalog.set_config('pgq.references_left', (nullif(pg_catalog.current_setting('pgq.references_left', true), '')::int8 - 1)::text,
+                                     true) = '0' then
+                raise exception using errcode = 'program_limit_exceeded', message = 'the schema''s references lead to too many checks';
+            end if;
             return query select * from pgq._schema_errors(pgq._schema_at(i_root, v #>> '{}'), i_data, i_path, i_root);
         elsif k = 'allOf' then
             return query select f.* from pg_catalog.jsonb_array_elements(v) e, pgq._schema_errors(e, i_data, i_path, i_root) f;
@@ -288,13 +297,21 @@ begin
         elsif t is not null then
             error := case when k = 'minLength' and size < v::numeric then pg_catalog.format('expected at least %s characters, found %s', v, size)
                           when k = 'maxLength' and size > v::numeric then pg_catalog.format('expected at most %s characters, found %s', v, size)
-                          when k = 'pattern' and t !~ pgq._schema_pattern(v #>> '{}') collate "C" then pg_catalog.concat('expected text that matches ', v) end;
+                          when k = 'pattern' and (t ~ pgq._schema_pattern(v #>> '{}') collate "C") is not true then pg_catalog.concat('expected text that matches ', v) end;
         end if;
         if error is not null then
             return next;
         end if;
     end loop;
 end;
+$$;
+
+create or replace function pgq._limit_references(i_size int4)
+returns text
+language sql
+as $$
+-- Limits how many references pgq._schema_errors(4) follows, until the end of the calling function with settings.
+    select pg_catalog.set_config('pgq.references_left', (1000 + 10 * i_size::int8)::text, true);
 $$;
 
 create or replace function pgq.contract_errors(schema jsonb, data jsonb, out path text, out error text)
@@ -315,6 +332,7 @@ begin
         return query select '', 'expected JSON, found NULL';
         return;
     end if;
+    perform pgq._limit_references(octet_length(data::text));
     return query select * from pgq._schema_errors(schema, data, '', schema);
 end;
 $$;

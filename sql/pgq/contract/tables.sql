@@ -13,10 +13,13 @@ create table pgq.contract (
     -- the same in all versions
     contract_compatibility  text            not null,
     contract_enforced       boolean         not null,
+    -- true for the columns of a captured table, against which nothing is checked; false as soon as set_contract() was used
+    contract_captured       boolean         not null default false,
     constraint contract_compatibility_known check (contract_compatibility in ('none', 'backward', 'full')),
     constraint contract_queue_fkey foreign key (contract_queue) references pgq.queue (queue_id) on delete cascade
 );
 create unique index contract_idx on pgq.contract (contract_queue, coalesce(contract_type, ''), (contract_type is null), contract_version);
+create index contract_checked_idx on pgq.contract (contract_queue, coalesce(contract_type, '')) where not contract_captured;
 
 -- The transaction that copies delayed events into their queues. They were checked when they were inserted.
 create sequence pgq.moving_seq minvalue 0 start 0;

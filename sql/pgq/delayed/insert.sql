@@ -41,16 +41,18 @@ declare
     d   record;
     id  bigint;
     due timestamptz;
+    v_checked boolean;
 begin
     perform pgq._check_delivery_time('insert_event_at', array[insert_event_at.deliver_at]);
     select * into t from pgq._write_target(insert_event_at.queue_name);
+    v_checked := pgq._hold_contracts(t.queue_id, t.ev_slot);
     select * into d from pgq._delayed_target();
     id := nextval(t.event_seq);
     due := greatest(insert_event_at.deliver_at, d.earliest);
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     values (due, t.queue_id, id, greatest(insert_event_at.deliver_at, now()), insert_event_at.ev_type,
-            case when t.is_checked then pgq._checked_data(t.queue_id, insert_event_at.ev_type, insert_event_at.ev_data)
+            case when v_checked then pgq._checked_data(t.queue_id, insert_event_at.ev_type, insert_event_at.ev_data)
                  else insert_event_at.ev_data end,
             insert_event_at.ev_extra1, insert_event_at.ev_extra2, insert_event_at.ev_extra3, insert_event_at.ev_extra4,
             pgq._delayed_slot(due, d.parity));
@@ -77,17 +79,19 @@ declare
     n   constant int4 := coalesce(cardinality(i_times), 0);
     t   record;
     d   record;
+    v_checked boolean;
 begin
     perform pgq._require_equal_lengths('insert_events_at', n, coalesce(cardinality(i_types), 0), coalesce(cardinality(i_data), 0),
                                        cardinality(i_extra1), cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4));
     perform pgq._check_delivery_time('insert_events_at', i_times);
     select * into t from pgq._write_target(i_queue_name, n);
+    v_checked := pgq._hold_contracts(t.queue_id, t.ev_slot);
     select * into d from pgq._delayed_target();
     return query
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     select greatest(e.deliver_at, d.earliest), t.queue_id, nextval(t.event_seq), greatest(e.deliver_at, now()),
-           e.ev_type, case when t.is_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
+           e.ev_type, case when v_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
            e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
            pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
       from (select unnest(i_times) as deliver_at, unnest(i_types) as ev_type, unnest(i_data) as ev_data,

@@ -120,44 +120,49 @@ begin
         end if;
 
         perform setval('pgq.moving_seq', txid_current());  -- for pgq._check_contract(0)
-        -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
-        with taken as materialized (
-            select d.*
-              from pgq.delayed d
-             where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
-                    or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
-                       and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
-                    or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
-               and txid_visible_in_snapshot(d.due_txid, snapshot)
-               for key share skip locked),
-        held as (
-            select array_agg(due) as due, array_agg(due_nr) as due_nr
-              from (select d.due, d.due_nr
-                      from pgq.delayed d
-                     where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
-                            or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
-                               and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
-                            or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
-                       and txid_visible_in_snapshot(d.due_txid, snapshot)
-                    except
-                    select due, due_nr from taken) locked),
-        target as materialized (
-            select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot from pgq.queue),
-        -- The queues of the other events were dropped, or their consumers unregistered.
-        copied as (
-            insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
-                                   ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
-            select d.ev_id, d.ev_time, d.ev_owner, d.ev_retry, d.ev_type, d.ev_data,
-                   d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4, t.ev_slot
-              from taken d
-              join target t on t.queue_id = d.ev_queue
-             where d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner)
-             order by t.ev_slot, d.ev_id
-            returning ev_slot)
-        select (select count(*) from copied), coalesce(held.due, '{}'), coalesce(held.due_nr, '{}'),
-               array(select t.queue_id from target t where t.ev_slot in (select ev_slot from copied))
-          into moved, held_due, held_nr, queues
-          from held;
+        begin
+            -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
+            with taken as materialized (
+                select d.*
+                  from pgq.delayed d
+                 where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
+                        or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
+                           and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+                        or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
+                   and txid_visible_in_snapshot(d.due_txid, snapshot)
+                   for key share skip locked),
+            held as (
+                select array_agg(due) as due, array_agg(due_nr) as due_nr
+                  from (select d.due, d.due_nr
+                          from pgq.delayed d
+                         where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
+                                or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
+                                   and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+                                or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
+                           and txid_visible_in_snapshot(d.due_txid, snapshot)
+                        except
+                        select due, due_nr from taken) locked),
+            target as materialized (
+                select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot from pgq.queue),
+            -- The queues of the other events were dropped, or their consumers unregistered.
+            copied as (
+                insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
+                                       ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+                select d.ev_id, d.ev_time, d.ev_owner, d.ev_retry, d.ev_type, d.ev_data,
+                       d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4, t.ev_slot
+                  from taken d
+                  join target t on t.queue_id = d.ev_queue
+                 where d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner)
+                 order by t.ev_slot, d.ev_id
+                returning ev_slot)
+            select (select count(*) from copied), coalesce(held.due, '{}'), coalesce(held.due_nr, '{}'),
+                   array(select t.queue_id from target t where t.ev_slot in (select ev_slot from copied))
+              into moved, held_due, held_nr, queues
+              from held;
+        exception when others or query_canceled or assert_failure then
+            perform setval('pgq.moving_seq', 0);  -- the transaction may go on after a savepoint
+            raise;
+        end;
         perform setval('pgq.moving_seq', 0);
 
         if pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then

@@ -1,6 +1,6 @@
 create or replace function pgq._write_target(
     i_queue_name text, i_count bigint default 1, i_is_allowed boolean default false,
-    out queue_id int4, out ev_slot int4, out event_seq regclass, out is_checked boolean)
+    out queue_id int4, out ev_slot int4, out event_seq regclass)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the target of events for a queue, after all checks that a write needs; for the functions that insert into
@@ -12,7 +12,6 @@ as $$
 --      queue_id        - the queue
 --      ev_slot         - value for the column of that name
 --      event_seq       - sequence for ev_id
---      is_checked      - true if pgq._checked_data(3) has to check payloads that do not go to pgq.event now
 declare
     q       pgq.queue;
     total   bigint;
@@ -63,7 +62,6 @@ begin
     queue_id := q.queue_id;
     ev_slot := pgq._state_slot(q.queue_slot_seq);
     event_seq := q.queue_event_seq_id;
-    is_checked := q.queue_contract_txid is not null;
 end;
 $$;
 

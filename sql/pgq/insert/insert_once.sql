@@ -195,6 +195,7 @@ declare
     c       record;
     t       record;
     d       record;
+    v_checked boolean;
 begin
     perform pgq._require_equal_lengths('insert_events_once', n, coalesce(cardinality(i_types), 0), coalesce(cardinality(i_data), 0),
                                        cardinality(i_extra1), cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4),
@@ -203,6 +204,7 @@ begin
     select * into c from pgq._claim_event_keys(i_queue_name, i_keys);
     if true = any (c.fresh) then
         select * into t from pgq._write_target(i_queue_name, (select count(*) from unnest(c.fresh) f where f));
+        v_checked := i_times is not null and pgq._hold_contracts(t.queue_id, t.ev_slot);
         select * into d from pgq._delayed_target();
         with fresh as (
             select e.*
@@ -215,7 +217,7 @@ begin
             insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                                      ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
             select greatest(e.deliver_at, d.earliest), t.queue_id, e.ev_id, greatest(e.deliver_at, now()), e.ev_type,
-                   case when t.is_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
+                   case when v_checked then pgq._checked_data(t.queue_id, e.ev_type, e.ev_data) else e.ev_data end,
                    e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
                    pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
               from fresh e
@@ -253,6 +255,7 @@ declare
     t   record;
     d   record;
     due timestamptz;
+    v_checked boolean;
 begin
     if insert_event_once.deliver_at is not null then
         perform pgq._check_delivery_time('insert_event_once', array[insert_event_once.deliver_at]);
@@ -267,12 +270,13 @@ begin
         values (c.id, insert_event_once.ev_type, insert_event_once.ev_data, insert_event_once.ev_extra1,
                 insert_event_once.ev_extra2, insert_event_once.ev_extra3, insert_event_once.ev_extra4, t.ev_slot);
     else
+        v_checked := pgq._hold_contracts(t.queue_id, t.ev_slot);
         select * into d from pgq._delayed_target();
         due := greatest(insert_event_once.deliver_at, d.earliest);
         insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                                  ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
         values (due, t.queue_id, c.id, greatest(insert_event_once.deliver_at, now()), insert_event_once.ev_type,
-                case when t.is_checked then pgq._checked_data(t.queue_id, insert_event_once.ev_type, insert_event_once.ev_data)
+                case when v_checked then pgq._checked_data(t.queue_id, insert_event_once.ev_type, insert_event_once.ev_data)
                      else insert_event_once.ev_data end,
                 insert_event_once.ev_extra1, insert_event_once.ev_extra2,
                 insert_event_once.ev_extra3, insert_event_once.ev_extra4, pgq._delayed_slot(due, d.parity));

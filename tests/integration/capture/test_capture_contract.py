@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, LiteralString
 
 import jsonschema_rs
 import pytest
@@ -108,6 +108,36 @@ def test_a_change_never_waits_for_the_queue(conn: Connection, connect: Connect, 
     conn.execute("insert into t values (2)")
     assert (contract(conn, queue, "public.t") or (0,))[0] == 2
     assert ops.value(conn, "select count(*) from pgq.event_template") == 2
+
+
+def test_a_table_that_is_altered_often_has_its_newest_versions(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("create table t (id int primary key)")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute(
+        "insert into pgq.contract (contract_queue, contract_type, contract_version,"
+        " contract_schema, contract_compatibility, contract_enforced, contract_captured)"
+        " select contract_queue, contract_type, n, '{}', 'none', false, true"
+        " from pgq.contract, generate_series(2, 200) n"
+    )
+    conn.execute("alter table t add note text; insert into t values (1)")
+    assert (contract(conn, queue, "public.t") or (0,))[0] == 201
+    assert ops.value(conn, "select min(contract_version) from pgq.contract") == 102
+
+
+def test_settings_of_the_session_do_not_change_a_trigger_function(
+    conn: Connection, queue: str, connect: Connect
+) -> None:
+    conn.execute("create table t (id int primary key, note text)")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    version: LiteralString = (
+        "select p.xmin::text from pg_proc p join pg_trigger t on tgfoid = p.oid"
+        " where tgrelid = 't'::regclass order by 1 limit 1"
+    )
+    made = ops.value(conn, version)
+    connect().execute("set quote_all_identifiers = on; insert into t values (1)")
+    assert ops.value(conn, version) == made
 
 
 @pytest.mark.usefixtures("item")

@@ -15,9 +15,6 @@ from pgqpy import (
     AsyncProducer,
     Consumer,
     Event,
-    FixedDelay,
-    GroupAdmin,
-    GroupConsumer,
     Producer,
     errors,
 )
@@ -47,6 +44,13 @@ def refused(call: Any) -> str:
     assert caught.value.sqlstate == "PQ054"
     assert caught.value.hint
     return caught.value.message.partition("price")[0]
+
+
+def test_a_captured_table_changes_no_check(conn: Connection, queue: str, admin: Admin) -> None:
+    admin.set_contract(queue, None, ORDER)
+    conn.execute("create table placed (id int primary key)")
+    conn.execute("select pgq.capture_table('placed', %s)", [queue])
+    refused(lambda: Producer(queue, check=True).insert_event(conn, "public.placed", BAD))
 
 
 def test_a_producer_checks_before_it_inserts(conn: Connection, queue: str, admin: Admin) -> None:
@@ -86,7 +90,7 @@ def test_an_async_producer_does(dsn: str, queue: str, admin: Admin) -> None:
 class Strict(Consumer):
     queue, consumer = "test_queue", "strict"
     check_contracts = True
-    retry_policy = FixedDelay(0, attempts=1)
+    retry_policy = staticmethod(lambda attempt, error: None)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -106,26 +110,6 @@ def test_a_consumer_fails_events_that_do_not_fit(
     assert sorted(map(str, consumer.seen)) == ["order", "other"]
     [(reason,)] = conn.execute("select dl_reason from pgq.dead_letter").fetchall()
     assert "/lines/1/price" in reason
-
-
-class StrictGroup(Strict, GroupConsumer):
-    consumer = "strict_group"
-    key = "ev_data"
-    retry_policy = FixedDelay(0, attempts=2)
-
-
-def test_a_group_parks_events_that_do_not_fit(
-    conn: Connection, queue: str, make: Make, tick: Tick, admin: Admin
-) -> None:
-    """They are checked again when they are retried."""
-    worker = make(StrictGroup)
-    Producer(queue).insert_events(conn, [("order", GOOD), ("order", BAD)])
-    tick()
-    worker.run(until_empty=True)
-    assert worker.seen == ["order"]
-    [parked] = GroupAdmin(conn).get_parked_keys(queue, "strict_group")
-    assert parked.attempts == 2
-    assert "/lines/1/price" in str(parked.error)
 
 
 def test_a_schema_that_only_python_understands(conn: Connection, queue: str, admin: Admin) -> None:

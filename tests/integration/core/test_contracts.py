@@ -172,6 +172,10 @@ BAD_INPUT: dict[LiteralString, tuple[str, str]] = {
     ),
     "'q', 't', '{\"pattern\": \"(a)\\\\1\"}', null, true": ("PQ056", "at /pattern: the pattern"),
     "'q', 't', '{\"pattern\": \"(?=a)\"}', null, true": ("PQ056", "at /pattern: the pattern"),
+    "'q', 't', '{\"pattern\": \"\\\\uD83D\\\\uDE00\"}', null, true": (
+        "PQ056",
+        "at /pattern: the pattern",
+    ),
     "'q', '', '{}'": ("PQ011", "the type of a contract is empty"),
     "'q', 't', '{}', 'forward'": ("PQ011", "no compatibility 'forward'"),
     "'nosuch', 't', '{}'": ("PQ001", "queue 'nosuch' does not exist"),
@@ -200,19 +204,90 @@ def test_a_pattern_cannot_take_long(conn: Connection, queue: str) -> None:
         conn.execute("select pgq.insert_event(%s, 't', %s)", [queue, f'"{"a" * 40}!"'])
 
 
-def test_a_change_and_inserts_wait_for_each_other(
-    conn: Connection, queue: str, connect: Connect, calls: Calls
+def test_references_cannot_take_long(conn: Connection, queue: str) -> None:
+    """Each level of the payload is checked in two ways, so thirty would take 2^30 checks."""
+    ways = [{"properties": {"n": {"$ref": "#"}}, "required": [name]} for name in "vw"]
+    set_contract(conn, queue, {"anyOf": ways}, None, enforced=True)
+    conn.execute("set statement_timeout = '10s'")
+    insert: LiteralString = "select pgq.insert_event(%s, 't', %s)"
+    nested = '{"v": 1, "n": '
+    conn.execute(insert, [queue, nested * 3 + '{"w": 1}' + "}" * 3])
+    with ops.refused("PQ054", "references lead to too many checks"):
+        conn.execute(insert, [queue, nested * 30 + '{"w": 1}' + "}" * 30])
+
+
+def test_settings_of_the_session_change_no_check(
+    conn: Connection, queue: str, connect: Connect
 ) -> None:
-    insert: LiteralString = (
-        "insert into pgq_queue.test_queue (ev_type, ev_data) values ('order', '{}')"
+    set_contract(conn, queue, {"pattern": r"^[A-Z]{3}\d+$"}, None, enforced=True)
+    producer = connect()
+    producer.execute("set standard_conforming_strings = off")
+    with ops.refused("PQ054", "expected text that matches"):
+        producer.execute("select pgq.insert_event(%s, 't', %s)", [queue, '"bad"'])
+    producer.execute("select pgq.insert_event(%s, 't', %s)", [queue, '"ABC1"'])
+
+
+def test_a_captured_table_changes_no_contract(conn: Connection, queue: str) -> None:
+    """Any producer can have one, of any type with a dot."""
+    set_contract(conn, queue, {"type": "object"}, None, enforced=True)
+    set_contract(conn, queue, {"type": "object"}, "order.placed", enforced=True)
+    tables = ['"order".placed', "public.note", "pg_temp.note"]
+    conn.execute('create schema "order"')
+    for table in tables:
+        conn.execute(f"create table {table} (id int primary key)".encode())
+        conn.execute("select pgq.capture_table(%s, %s)", [table, queue])
+    info: LiteralString = (
+        "select ev_type, version, enforced, captured from pgq.get_contract_info(%s)"
     )
+    assert conn.execute(info, [queue]).fetchall() == [
+        ("order.placed", 1, True, False),
+        ("public.note", 1, False, True),
+        (None, 1, True, False),
+    ]
+    insert: LiteralString = "select pgq.insert_event(%s, %s, %s)"
+    for ev_type in ("order.placed", "public.note"):
+        with ops.refused("PQ054", "expected object, found array"):
+            conn.execute(insert, [queue, ev_type, "[]"])
+    # set_contract() takes the type over, by its own rules.
+    assert set_contract(conn, queue, {"type": "array"}, "public.note", enforced=True) == 2
+    conn.execute(insert, [queue, "public.note", "[]"])
+    conn.execute("alter table note add more text; insert into public.note values (1)")
+    with ops.refused("PQ057", "not backward compatible"):
+        set_contract(conn, queue, {"type": "null"}, "public.note")
+
+
+INSERTS: list[LiteralString] = [
+    "insert into pgq_queue.test_queue (ev_type, ev_data) values ('order', '{}')",
+    "select pgq.insert_event_at('test_queue', now(), 'order', '{}')",
+    "select pgq.insert_events_at('test_queue', array[now()], '{order}', array['{}'])",
+    "select pgq.insert_event_once('test_queue', null, 'order', '{}', deliver_at => now())",
+    (
+        "select pgq.insert_events_once('test_queue', '{null}', '{order}', array['{}'],"
+        " i_times => '{now}')"
+    ),
+]
+
+
+@pytest.mark.parametrize("insert", INSERTS)
+@pytest.mark.parametrize("before", [False, True])
+def test_a_change_and_inserts_wait_for_each_other(
+    conn: Connection,
+    queue: str,
+    connect: Connect,
+    calls: Calls,
+    insert: LiteralString,
+    before: bool,
+) -> None:
+    conn.execute("select pgq.set_queue_config(%s, 'key_window', '1 day')", [queue])
+    if before:
+        set_contract(conn, queue, {"type": "object"}, enforced=True, compatibility="none")
     old = with_snapshot(connect)
     producer = connect(autocommit=False)
     producer.execute(insert)
     change = connect(autocommit=False)
     waiting = calls.blocked(lambda c: set_contract(c, queue, ORDER, enforced=True), change)
     producer.commit()
-    assert waiting.result() == 1
+    assert waiting.result() == 1 + before
     late = calls.blocked(lambda c: c.execute(insert), producer)
     change.commit()
     with ops.refused("PQ054"):
@@ -220,11 +295,10 @@ def test_a_change_and_inserts_wait_for_each_other(
     # An event of a snapshot from before the change would be checked against the version of then.
     with ops.refused("40001"):
         old.execute(insert)
-    old = with_snapshot(connect)
-    assert set_contract(conn, queue, {}) == 2
-    with ops.refused("40001"):
-        old.execute(insert)
-    assert ops.value(conn, "select count(*) from pgq_queue.test_queue") == 1
+    stored: LiteralString = (
+        "select (select count(*) from pgq_queue.test_queue) + (select count(*) from pgq.delayed)"
+    )
+    assert ops.value(conn, stored) == 1
 
 
 def test_delayed_events_are_checked_once(conn: Connection, queue: str) -> None:
@@ -240,6 +314,20 @@ def test_delayed_events_are_checked_once(conn: Connection, queue: str) -> None:
         with ops.refused("PQ054"), conn.transaction():
             conn.execute("select pgq.insert_event(%s, 'order', %s)", [queue, GOOD])
     assert ops.deliver(conn, queue, "c") == [GOOD]
+
+
+def test_a_pass_that_fails_lets_nothing_in(conn: Connection, queue: str, connect: Connect) -> None:
+    set_contract(conn, queue, ORDER, enforced=True)
+    conn.execute("select pgq.insert_event_at(%s, now(), 'order', %s)", [queue, GOOD])
+    other = connect(autocommit=False)
+    other.execute("lock table pgq.event_1_0, pgq.event_1_1, pgq.event_1_2")
+    with conn.transaction():
+        with ops.refused("55P03"), conn.transaction():
+            conn.execute("set local lock_timeout = '50ms'")
+            conn.execute("select pgq.maint_delayed_events()")
+        other.rollback()
+        with ops.refused("PQ054"), conn.transaction():
+            conn.execute("select pgq.insert_event(%s, 'order', %s)", [queue, BAD])
 
 
 def test_a_queue_without_an_enforced_contract_pays_nothing(conn: Connection, queue: str) -> None:
