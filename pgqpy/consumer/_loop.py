@@ -22,6 +22,7 @@ from pgqpy._runtime.failure import blamed, storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
+from pgqpy._wire.contract import Validators
 from pgqpy._wire.statements import next_batch
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection
@@ -142,9 +143,6 @@ class Batches:
     def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
-        validators = None
-        if self._consumer.check_contracts:
-            validators = self._contracts.read(session.asking())
         return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
@@ -159,10 +157,15 @@ class Batches:
             sql=row["batch_sql"],
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
-            validators=validators,
+            validators=self._validators(session),
             source=session.reading() if rows is None else rows,
             **more,
         )
+
+    def _validators(self, session: Session) -> Validators | None:
+        if not self._consumer.check_contracts:
+            return None
+        return self._contracts.read(session.asking())
 
     def _warn(self, message: str, *arguments: object) -> None:
         logger.warning(message, *arguments, extra=self._consumer.log_fields())

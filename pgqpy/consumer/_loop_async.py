@@ -19,6 +19,7 @@ from pgqpy._runtime.failure import blamed, storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
+from pgqpy._wire.contract import Validators
 from pgqpy._wire.statements import next_batch
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection
@@ -139,9 +140,6 @@ class AsyncBatches:
     async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
-        validators = None
-        if self._consumer.check_contracts:
-            validators = await self._contracts.read(await session.asking())
         return self._kind(
             id=row["batch_id"],
             queue=self._consumer.queue,
@@ -156,10 +154,15 @@ class AsyncBatches:
             sql=row["batch_sql"],
             tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
-            validators=validators,
+            validators=await self._validators(session),
             source=await session.reading() if rows is None else rows,
             **more,
         )
+
+    async def _validators(self, session: AsyncSession) -> Validators | None:
+        if not self._consumer.check_contracts:
+            return None
+        return await self._contracts.read(await session.asking())
 
     def _warn(self, message: str, *arguments: object) -> None:
         logger.warning(message, *arguments, extra=self._consumer.log_fields())

@@ -338,7 +338,7 @@ class _GroupBatches(Batches):
                 return None
             # Between two runs of parked events other batches have their turn.
             self._parked_first = False
-            return self._open_parked(conn, member)
+            return self._open_parked(session, conn, member)
         self._after = row["partition"]
         place = {"partition": self._after, "generation": row["generation"]}
         batch = cast(GroupBatch, self._made(session, row, **place))
@@ -346,7 +346,7 @@ class _GroupBatches(Batches):
             batch.read_keys(conn)
         return batch
 
-    def _open_parked(self, conn: Connection, member: int) -> Batch | None:
+    def _open_parked(self, session: Session, conn: Connection, member: int) -> Batch | None:
         (row,) = fetch(conn, _OPEN_PARKED, [member], dict_row, binary=True)
         if row["parked_id"] is None:
             return None
@@ -364,6 +364,7 @@ class _GroupBatches(Batches):
             seq_end=0,
             lag=row["lag"] or timedelta(),
             sql="",
+            validators=self._validators(session),
             source=row["events"],
             partition=row["partition"],
             generation=row["generation"],

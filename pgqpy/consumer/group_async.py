@@ -342,7 +342,7 @@ class _AsyncGroupBatches(AsyncBatches):
                 return None
             # Between two runs of parked events other batches have their turn.
             self._parked_first = False
-            return await self._open_parked(conn, member)
+            return await self._open_parked(session, conn, member)
         self._after = row["partition"]
         place = {"partition": self._after, "generation": row["generation"]}
         batch = cast(AsyncGroupBatch, await self._made(session, row, **place))
@@ -350,7 +350,9 @@ class _AsyncGroupBatches(AsyncBatches):
             await batch.read_keys(conn)
         return batch
 
-    async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
+    async def _open_parked(
+        self, session: AsyncSession, conn: AsyncConnection, member: int
+    ) -> AsyncBatch | None:
         (row,) = await async_fetch(conn, _OPEN_PARKED, [member], dict_row, binary=True)
         if row["parked_id"] is None:
             return None
@@ -368,6 +370,7 @@ class _AsyncGroupBatches(AsyncBatches):
             seq_end=0,
             lag=row["lag"] or timedelta(),
             sql="",
+            validators=await self._validators(session),
             source=row["events"],
             partition=row["partition"],
             generation=row["generation"],

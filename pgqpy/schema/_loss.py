@@ -66,7 +66,7 @@ OURS = re.compile(
     | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker
     | pgq_task\.(lane | mark | sweep | to_release                       # goes with a task queue
         | progress | cancellation | flow(_step)?
-        | queue_grant | queue_limit | unique_period | limit_log | limit_\d+_[01]
+        | queue_grant | queue_limit | unique_period | reserved_id | limit_log | limit_\d+_[01]
         | counted | count_log_(even | odd))
     | pgq_staging\..*                                                   # its stream writes it anew
     """,

@@ -361,7 +361,7 @@ class Tasks:
 
     def reserve_ids(self, count: int = 1) -> list[int]:
         """Reserve ids for inserts of `modify` with an explicit ``id``: so tasks can name each other
-        in their payloads. No other task gets them."""
+        in their payloads. No other task gets them. Each is for one task, and for this role."""
         reserve = b"select * from pgq_task.reserve_ids(%s::int4)"
         return [row[0] for row in self._rows(reserve, sql.whole(count, "count"))]
 

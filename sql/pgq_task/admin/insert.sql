@@ -3,16 +3,21 @@ returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Reserves ids for inserts of pgq_task.modify(7), so that tasks can refer to each other in their payloads. No other
--- task gets them.
+-- task gets them. The same role can use each of them once, for a week from the commit on.
 -- Parameters:
 --      count   - number of ids
 -- Returns: the ids.
 -- Errors: PQ072 a count that is not positive
+declare
+    v_role  constant name := pgq._caller();
 begin
     if count is null or count < 1 then
         perform pgq_task._raise_invalid(format('%s ids', coalesce(count::text, 'NULL')), 'Reserve one id or more.');
     end if;
-    return query select nextval('pgq_task.task_id_seq') from generate_series(1, count);
+    return query
+        insert into pgq_task.reserved_id (id, role, until)
+        select nextval('pgq_task.task_id_seq'), v_role, now() + interval '7 days' from generate_series(1, count)
+        returning reserved_id.id;
 end;
 $$;
 
@@ -24,8 +29,9 @@ as $$
 -- Does the inserts of pgq_task.modify(7).
 #variable_conflict use_column
 declare
-    v_last      constant bigint := pg_sequence_last_value('pgq_task.task_id_seq');
-    v_chosen    bigint;
+    v_chosen    constant bigint[] := array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v where v ->> 'id' is not null);
+    v_reserved  bigint[] := '{}';
+    v_wrong     bigint;
     v_ids       bigint[];
     v_done      bigint[];
     v_left      int4[];
@@ -35,15 +41,11 @@ declare
 begin
     -- In one function: most of it is two statements in a loop.
     perform pgq_task._require_insert(array(select distinct v ->> 'queue' from jsonb_array_elements(i_inserts) v));
-    perform pgq_task._require_named_once(array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v), 'inserted');
-    select c.id into v_chosen
-      from (select (v ->> 'id')::bigint as id from jsonb_array_elements(i_inserts) v) c
-     where c.id = 0 or c.id > coalesce(v_last, 0)
-     limit 1;
-    if found then
-        perform pgq_task._raise_invalid(
-            format('%s cannot be chosen as an id: another task would get it, too', v_chosen),
-            'Choose a negative number, or take one from pgq_task.reserve_ids(1).');
+    perform pgq_task._require_named_once(v_chosen, 'inserted');
+    if 0 <= any (v_chosen) then
+        v_reserved := array(select r.id from pgq_task.reserved_id r
+                             where r.id = any (v_chosen) and r.role = pgq._caller()
+                             order by r.id for update);
     end if;
     select array_agg(coalesce((v ->> 'id')::bigint, nextval('pgq_task.task_id_seq')) order by nr), array_agg(nr::int4)
       into v_ids, v_left
@@ -58,12 +60,23 @@ begin
     end if;
 
     loop
+        -- Any other id is, or was, that of another task: its result would be taken for the other's.
+        select c.id into v_wrong
+          from unnest(v_chosen) c (id)
+         where c.id >= 0 and c.id <> all (v_reserved) and (select t.id from pgq_task.task t where t.id = any (array[c.id])) is null
+         limit 1;
+        if found then
+            perform pgq_task._raise_invalid(
+                format('%s cannot be chosen as an id: this role has not reserved it, or has used it', v_wrong),
+                'Choose a negative number, or take one from pgq_task.reserve_ids(1), as the same role.');
+        end if;
         -- In the order in which all sessions insert the same keys.
         with wanted as (
             select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, pgq_task._id_of_queue(i.v ->> 'queue')) as queue_id
               from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
               left join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
-              join unnest(v_left) l (nr) on l.nr = i.nr),
+              join unnest(v_left) l (nr) on l.nr = i.nr
+             where i.v ->> 'id' is null or (i.v ->> 'id')::bigint < 0 or (i.v ->> 'id')::bigint = any (v_reserved)),
         done as (
             insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
             select w.id, w.queue_id, coalesce((w.v ->> 'priority')::int2, 0),
@@ -77,6 +90,9 @@ begin
         select array_agg(d.id), array_agg(d.queue_id), array_agg(d.priority::int4) into v_done, v_queues, v_lanes from done d;
         if exists (select from jsonb_array_elements(i_inserts) v where v ->> 'order_key' is not null) then
             perform pgq_task._hold_back_all(v_done);
+        end if;
+        if v_reserved <> '{}' then
+            delete from pgq_task.reserved_id r where r.id = any (v_reserved) and r.id = any (v_done);
         end if;
         perform pgq_task._count_each('pushed', v_queues);
         perform pgq_task._show_tasks(v_queues, v_lanes);
@@ -94,7 +110,8 @@ begin
           from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
           join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
           left join lateral (
-               select t.id, t.version from pgq_task.task t where t.id = v_ids[i.nr]
+               select t.id, case when t.queue_id = q.queue_id or pgq_task._may_read(t.queue_id) then t.version end as version
+                 from pgq_task.task t where t.id = v_ids[i.nr]
                union all
                select t.id, t.version from pgq_task.task t
                 where t.queue_id = q.queue_id and t.unique_key = i.v ->> 'unique_key'

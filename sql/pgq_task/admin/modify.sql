@@ -11,10 +11,10 @@ as $$
 --      claimant        - name of the caller as a claimant
 --      inserts         - JSON array of {"queue": text}, each with further parameters of pgq_task.push(8): "payload",
 --                        "at", "delay", "priority", "headers", "unique_key", "order_key"; and "id": a negative number
---                        of one's own, or one that pgq_task.reserve_ids(1) has returned
+--                        of one's own, or one that pgq_task.reserve_ids(1) has returned to the same role
 --      changes         - JSON array of {"id", "version"}, each with the values to change: "queue", "at", "delay",
 --                        "priority", "payload", "headers", "attempts", "error", "order_key", "unique_key"; "stop": true
---                        stops the task; "keep_lease": true leaves a claim as it is
+--                        stops the task; "keep_lease": true leaves a claim as it is, in its queue
 --      deletes         - JSON array of {"id", "version"}
 --      depends         - JSON array of {"id", "version"}
 --      skip_collisions - skip inserts whose id or unique_key is taken, instead of failing
@@ -23,7 +23,7 @@ as $$
 --      kind            - insert, skip, change, delete
 --      nr              - the place in its list, from 1
 --      id              - id of the task; with skip, of the existing task
---      version         - its new version; null if it was deleted
+--      version         - its new version; null if it was deleted, or the caller may not read it
 -- Errors: PQ071 with a reason for each task that is missing, claimed, or there already; PQ072 invalid arguments; 42501
 --      no right to do this
 -- Notes: a change ends the claim, unless "keep_lease" is true; without a time the task is then available at once. A
@@ -158,7 +158,8 @@ as $$
                'reason', 'collision', 'queue', w.queue_name, 'unique_key', w.unique_key, 'other', o.id)) order by w.kind, w.nr, w.id)
       from wanted w
       left join lateral (
-           select t.id, t.version from pgq_task.task t
+           select t.id, case when t.queue_id = w.queue_id or pgq_task._may_read(t.queue_id) then t.version end as version
+             from pgq_task.task t
             where w.kind = 'insert' and t.id = w.id and t.id <> all (i_deleted)
            union all
            select t.id, t.version from pgq_task.task t
@@ -245,6 +246,9 @@ begin
                  or coalesce((e.v ->> 'stop')::boolean or (e.v ->> 'keep_lease')::boolean, false)
                     and coalesce(e.v ->> 'at', e.v ->> 'delay') is not null
                    then 'has more than one of: at or delay, stop, keep_lease'
+               -- The other queue may have a time_limit, or limits.
+               when (e.v ->> 'keep_lease')::boolean and e.v ->> 'queue' is not null
+                   then 'has both queue and keep_lease: a claim ends if its task moves'
                -- These only fail if they cannot be read.
                when num_nulls((e.v ->> 'id')::bigint, (e.v ->> 'version')::int4, (e.v ->> 'priority')::int2,
                               (e.v ->> 'at')::timestamptz, now() + (e.v ->> 'delay')::interval) < 0 then null

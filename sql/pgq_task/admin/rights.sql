@@ -182,6 +182,16 @@ begin
 end;
 $$;
 
+create or replace function pgq_task._may_read(i_queue_id int4)
+returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns whether the caller may read the tasks of a queue. It may have been restricted if it was dropped: then only
+-- members of pgq_admin may.
+    select coalesce((select not q.queue_restricted from pgq_task.queue q where q.queue_id = i_queue_id), false)
+        or pgq_task._has_right(i_queue_id, 'read');
+$$;
+
 create or replace function pgq_task._role_has_right(i_role name, i_queue_id int4, i_action text)
 returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp

@@ -114,6 +114,15 @@ create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
 create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
 create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
 
+-- Ids that pgq_task.reserve_ids(1) has returned, and that no task has got yet.
+create table pgq_task.reserved_id (
+    id                  bigint          not null,
+    role                name            not null,
+    until               timestamptz     not null,
+    constraint reserved_id_pkey primary key (id)
+);
+create index reserved_id_until_idx on pgq_task.reserved_id (until);
+
 -- The end of the period in which no other task with a key is pushed, whatever the state of the first one.
 create table pgq_task.unique_period (
     queue_id            int4            not null references pgq_task.queue on delete cascade,

@@ -183,7 +183,7 @@ as $$
 --                error queue; finished, popped, deleted: its queue keeps finished tasks, or it belongs to a flow
 --      result  - its result
 --      error   - the error of the task, or of its last attempt
---      No row if the task does not exist (any more) and was not kept.
+--      No row if the task does not exist (any more) and was not kept, or its queue was dropped.
 -- Errors: 42501 no right to read the queue
 #variable_conflict use_column
 declare
@@ -225,8 +225,10 @@ begin
     return query
         select s.queue_name, s.outcome, s.result, null::text
           from pgq_task.flow_step s
-          left join pgq_task.queue u using (queue_name)
          where s.id = get_result.task_id and s.outcome is not null
-           and (u.queue_restricted is not true or pgq_task._require_right(u.queue_id, 'read'));
+           and (select bool_and(pgq_task._may_read(u.id) or u.queue_id is not null and pgq_task._require_right(u.id, 'read'))
+                  from (select i.id, q.queue_id
+                          from unnest(array[s.queue_id, s.ended_in]) i (id)
+                          left join pgq_task.queue q on q.queue_id = i.id) u);
 end;
 $$;

@@ -46,10 +46,13 @@ begin
                 order by s.nr))
        from jsonb_array_elements(steps) with ordinality s (v, nr);
     insert into pgq_task.flow (flow_id) values (v_flow);
-    insert into pgq_task.flow_step (flow_id, nr, id, queue_name, name, after)
-    select v_flow, s.nr, v_ids[s.nr], s.v ->> 'queue', coalesce(s.v ->> 'name', 'step ' || s.nr),
-           array(select a::int4 from jsonb_array_elements(coalesce(nullif(s.v -> 'after', 'null'), '[]')) a)
-      from jsonb_array_elements(steps) with ordinality s (v, nr);
+    insert into pgq_task.flow_step (flow_id, nr, id, queue_id, queue_name, name, after, waits_for)
+    select v_flow, s.nr, v_ids[s.nr], coalesce(q.queue_id, pgq_task._id_of_queue(s.v ->> 'queue')), s.v ->> 'queue',
+           coalesce(s.v ->> 'name', 'step ' || s.nr), a.after, a.after[1 + floor(random() * cardinality(a.after))::int4]
+      from jsonb_array_elements(steps) with ordinality s (v, nr)
+      left join pgq_task.queue q on q.queue_name = s.v ->> 'queue'
+     cross join lateral (
+           select array(select e::int4 from jsonb_array_elements(coalesce(nullif(s.v -> 'after', 'null'), '[]')) e) as after) a;
     perform pgq_task._change_locked(array_agg(s.id), null, '{"stop": true}')
        from pgq_task.flow_step s
       where s.flow_id = v_flow and s.after <> '{}'
@@ -75,24 +78,28 @@ begin
     perform from pgq_task.flow f where f.flow_id = any (v_flows) order by f.flow_id for no key update;
     update pgq_task.flow_step s
        set outcome = i_outcome,
+           ended_in = t.queue_id,
+           queue_name = coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = t.queue_id), s.queue_name),
            result = (select r.result from unnest(i_ids, i_versions, i_results) r (id, version, result)
                       where r.id = t.id and r.version = t.version limit 1)
       from unnest(i_tasks) t
      where s.id = t.id and s.outcome is null;
     for d in
-        select s.id, e.results, e.removed
+        select s.flow_id, s.nr, s.id, e.*
           from pgq_task.flow_step s
          cross join lateral (
-               select bool_and(p.outcome is not null) as all_ended,
+               -- Not the same one for all: they would all look again when it ends.
+               select (array_agg(p.nr order by random()) filter (where p.outcome is null))[1] as waits_for,
                       jsonb_agg(p.result order by array_position(s.after, p.nr)) as results,
                       min(p.name) filter (where p.outcome = 'deleted') as removed
                  from pgq_task.flow_step p
                 where p.flow_id = s.flow_id and p.nr = any (s.after)) e
-         where s.flow_id = any (v_flows) and s.outcome is null and e.all_ended
-           and exists (select from unnest(i_tasks) t join pgq_task.flow_step p on p.id = t.id
-                        where p.flow_id = s.flow_id and p.nr = any (s.after))
+         where s.flow_id = any (v_flows) and s.outcome is null
+           and (select p.outcome from pgq_task.flow_step p where p.flow_id = s.flow_id and p.nr = s.waits_for) is not null
          order by s.id
     loop
+        update pgq_task.flow_step s set waits_for = d.waits_for where s.flow_id = d.flow_id and s.nr = d.nr;
+        continue when d.waits_for is not null;
         -- An administrator may have started it, or sent it to another queue.
         perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
         continue when not found;
@@ -117,7 +124,7 @@ as $$
 -- Returns the steps of a flow: of its number, or of the id of one of its tasks. It is known until a day after its end.
 -- Returns: the steps, by number. state is finished, removed, failed (in the error queue), waiting (for those in after),
 --      or that of the task: available, claimed, scheduled, held, stopped. name, state, attempts, error and result are
---      null if the caller may not read the queue.
+--      null if the caller may not read the queue, or it was dropped and the caller is not a member of pgq_admin.
 -- Errors: PQ072 there is no such flow
 #variable_conflict use_column
 begin
@@ -135,11 +142,9 @@ begin
           from pgq_task.flow_step s
           left join lateral (select * from pgq_task.task_status u where u.id = s.id offset 0) t on true
           left join pgq_task.queue q on q.queue_id = t.queue_id
-          left join pgq_task.queue o on o.queue_name = s.queue_name
          cross join lateral (
-               select coalesce(bool_and(not u.queue_restricted or pgq_task._has_right(u.queue_id, 'read')), true) as may
-                 from pgq_task.queue u
-                where u.queue_id in (q.queue_id, o.queue_id)) r
+               select bool_and(pgq_task._may_read(u.id)) as may
+                 from unnest(array[t.queue_id, s.queue_id, s.ended_in]) u (id) where u.id is not null) r
          where s.flow_id = (select f.flow_id from pgq_task.flow_step f
                              where f.flow_id = get_flow.flow or f.id = get_flow.flow limit 1)
          order by s.nr;

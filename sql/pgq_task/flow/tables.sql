@@ -14,10 +14,16 @@ create table pgq_task.flow_step (
     nr                  int4            not null,
     -- the task
     id                  bigint          not null,
+    -- the queue it was pushed into, and the one in which it ended, with the name of the last one known
+    queue_id            int4            not null,
+    ended_in            int4,
     queue_name          text            not null,
     name                text            not null,
     -- the steps that end before this one begins, all of them with lower numbers
     after               int4[]          not null,
+    -- One of these that has not ended. When it ends, another one is looked for; if there is none, this step begins. So
+    -- the end of a step does not look at all pairs of steps.
+    waits_for           int4,
     -- finished, popped or deleted; null while the task is there
     outcome             text,
     result              jsonb,

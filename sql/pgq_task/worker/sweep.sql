@@ -119,6 +119,9 @@ begin
         delete from pgq_task.unique_period u
          where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= n.sweep_time
                                     limit 10000 for update skip locked));
+        delete from pgq_task.reserved_id r
+         where r.ctid = any (array(select o.ctid from pgq_task.reserved_id o where o.until <= n.sweep_time
+                                    limit 10000 for update skip locked));
     end if;
     return true;
 end;

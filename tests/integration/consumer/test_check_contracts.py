@@ -15,6 +15,9 @@ from pgqpy import (
     AsyncProducer,
     Consumer,
     Event,
+    FixedDelay,
+    GroupAdmin,
+    GroupConsumer,
     Producer,
     errors,
 )
@@ -90,7 +93,7 @@ def test_an_async_producer_does(dsn: str, queue: str, admin: Admin) -> None:
 class Strict(Consumer):
     queue, consumer = "test_queue", "strict"
     check_contracts = True
-    retry_policy = staticmethod(lambda attempt, error: None)
+    retry_policy = FixedDelay(0, attempts=1)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -110,6 +113,26 @@ def test_a_consumer_fails_events_that_do_not_fit(
     assert sorted(map(str, consumer.seen)) == ["order", "other"]
     [(reason,)] = conn.execute("select dl_reason from pgq.dead_letter").fetchall()
     assert "/lines/1/price" in reason
+
+
+class StrictGroup(Strict, GroupConsumer):
+    consumer = "strict_group"
+    key = "ev_data"
+    retry_policy = FixedDelay(0, attempts=2)
+
+
+def test_a_group_parks_events_that_do_not_fit(
+    conn: Connection, queue: str, make: Make, tick: Tick, admin: Admin
+) -> None:
+    """They are checked again when they are retried."""
+    worker = make(StrictGroup)
+    Producer(queue).insert_events(conn, [("order", GOOD), ("order", BAD)])
+    tick()
+    worker.run(until_empty=True)
+    assert worker.seen == ["order"]
+    [parked] = GroupAdmin(conn).get_parked_keys(queue, "strict_group")
+    assert parked.attempts == 2
+    assert "/lines/1/price" in str(parked.error)
 
 
 def test_a_schema_that_only_python_understands(conn: Connection, queue: str, admin: Admin) -> None:

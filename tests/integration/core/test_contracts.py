@@ -295,6 +295,10 @@ def test_a_change_and_inserts_wait_for_each_other(
     # An event of a snapshot from before the change would be checked against the version of then.
     with ops.refused("40001"):
         old.execute(insert)
+    old = with_snapshot(connect)
+    assert set_contract(conn, queue, {}) == 2 + before
+    with ops.refused("40001"):
+        old.execute(insert)
     stored: LiteralString = (
         "select (select count(*) from pgq_queue.test_queue) + (select count(*) from pgq.delayed)"
     )

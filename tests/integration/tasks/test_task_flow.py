@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
+from psycopg import errors
 from psycopg.types.json import Jsonb
 
 from pgqpy.errors import InvalidTask
 from pgqpy.tasks import Tasks
+from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -103,6 +105,56 @@ def test_a_step_that_was_popped_counts_as_finished(tasks: Tasks) -> None:
     first, _ = push(tasks, [], [1])
     assert tasks.pop("work")[0].id == first
     assert states(tasks, first) == ["finished", "available"]
+
+
+def test_a_step_stays_in_its_flow_when_its_headers_are_replaced(tasks: Tasks) -> None:
+    first, second, _ = push(tasks, [], [], [1, 2])
+    key = {"id": second, "version": 1, "unique_key": "k"}
+    tasks.modify(changes=[{"id": first, "version": 1, "headers": {"x": 1}}, key])
+    tasks.conn.execute(
+        "select pgq_task.push_unique('work', '1', 'k', replace => true, headers => '{\"x\": 2}')"
+    )
+    found = claimed(tasks)
+    assert [found[task].headers["x"] for task in (first, second)] == [1, 2]
+    tasks.finish_many([*found.values()])
+    assert states(tasks, first) == ["finished", "finished", "available"]
+
+
+def test_steps_are_shown_to_those_that_may_read_their_queues(tasks: Tasks) -> None:
+    """Those into which they were pushed, and in which they ended, even if there is a new one."""
+    tasks.conn.execute("select pgq_task.restrict_queue('other')")
+    moved, stays = push(tasks, [], [])
+    tasks.modify(changes=[{"id": moved, "version": 1, "queue": "other"}])
+    found = claimed(tasks, "work", "other")
+    tasks.finish_many([found[moved], found[stays]], ["secret", "open"])
+    shown: LiteralString = "select queue, state, result from pgq_task.get_flow(%s)"
+    result: LiteralString = "select result from pgq_task.get_result(%s)"
+    rows = [("other", None, None), ("work", "finished", "open")]
+    conn = ops.as_role(tasks.conn, "pgq_reader")
+    assert conn.execute(shown, [moved]).fetchall() == rows
+    with pytest.raises(errors.InsufficientPrivilege, match="'other'"):
+        conn.execute(result, [moved])
+    assert queue_ops.value(conn, result, stays) == "open"
+    conn.execute("reset role")
+    tasks.drop_queue("other")
+    tasks.create_queue("other")
+    assert queue_ops.value(conn, result, moved) == "secret"
+    ops.as_role(conn, "pgq_reader")
+    assert conn.execute(shown, [moved]).fetchall() == rows
+    assert conn.execute(result, [moved]).fetchall() == []
+
+
+def test_the_end_of_a_step_does_not_look_at_all_pairs_of_steps(tasks: Tasks) -> None:
+    first, *_ = push(tasks, *[[]] * 100, *[list(range(1, 101))] * 100)
+    task = claimed(tasks)[first]
+    read: LiteralString = (
+        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables"
+        " where relid = 'pgq_task.flow_step'::regclass"
+    )
+    with tasks.conn.transaction():
+        before = queue_ops.value(tasks.conn, read)
+        tasks.finish(task)
+        assert queue_ops.value(tasks.conn, read) - before < 5000
 
 
 def test_a_step_that_an_administrator_has_started_is_left_alone(tasks: Tasks) -> None:

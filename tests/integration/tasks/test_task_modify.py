@@ -134,6 +134,51 @@ def test_ids_can_be_chosen(conn: Connection) -> None:
     assert tasks.push(conn, Q) not in (-5, reserved)
 
 
+def test_an_id_is_reserved_for_one_task_of_one_role(conn: Connection, connect: Connect) -> None:
+    """Otherwise a result can be forged, by a task with the id of one that has ended."""
+    ended = tasks.push(conn, Q)
+    old = connect(autocommit=False)
+    old.isolation_level = IsolationLevel.REPEATABLE_READ
+    old.execute("select from pgq_task.task")
+    tasks.finish(conn, *tasks.claim(conn, Q))
+    # It is still there in an old snapshot.
+    of_ended: list[tasks.Row] = [{"queue": Q, "id": ended}]
+    assert tasks.modify(old, inserts=of_ended, skip=True) == [("skip", 1, ended, 1)]
+    old.rollback()
+    reserve: LiteralString = "select pgq_task.reserve_ids()"
+    other, unused = ops.value(conn, reserve), ops.value(conn, reserve)
+    tasks.as_role(conn, "pgq_reader")
+    mine = ops.value(conn, reserve)
+    own: list[tasks.Row] = [{"queue": Q, "id": mine}]
+    assert tasks.modify(conn, inserts=own) == [("insert", 1, mine, 1)]
+    assert tasks.modify(conn, inserts=own, skip=True) == [("skip", 1, mine, 1)]
+    tasks.finish(conn, *tasks.claim(conn, Q))
+    for taken in (ended, other, mine):
+        again: list[tasks.Row] = [{"queue": Q, "id": taken}]
+        assert "this role has not reserved it, or has used it" in refused(
+            lambda again=again: tasks.modify(conn, inserts=again, skip=True)  # type: ignore[misc]
+        )
+    conn.execute("reset role")
+    left: LiteralString = "select array_agg(id order by id) from pgq_task.reserved_id"
+    assert ops.value(conn, left) == [other, unused]
+    conn.execute("update pgq_task.reserved_id set until = now() where id = %s", [unused])
+    tasks.sweep_twentieth(conn)
+    assert ops.value(conn, left) == [other]
+
+
+def test_a_collision_does_not_tell_the_version_of_a_task_that_may_not_be_read(
+    conn: Connection,
+) -> None:
+    task = tasks.push(conn, Q)
+    conn.execute("select pgq_task.restrict_queue(%s)", [Q])
+    tasks.as_role(conn, "pgq_reader")
+    inserts: list[tasks.Row] = [{"queue": R, "id": task}]
+    assert tasks.modify(conn, inserts=inserts, skip=True) == [("skip", 1, task, None)]
+    (found,) = conflicts(lambda: tasks.modify(conn, inserts=inserts))
+    assert found == {"kind": "insert", "id": task, "reason": "collision", "other": task}
+    assert found in conflicts(lambda: tasks.modify(conn, inserts=inserts, deletes=[(-9, 1)]))
+
+
 def test_inserts_that_collide_are_refused_or_left_out(conn: Connection) -> None:
     first = tasks.push(conn, Q, unique_key="k")
     tasks.modify(conn, inserts=[{"queue": Q, "id": -1}])
@@ -303,11 +348,11 @@ def test_a_moved_task_stands_behind_the_mark_of_its_lane(conn: Connection) -> No
     tasks.modify(conn, changes=[change(moved, queue=R)])
     assert tasks.claim(conn, R) == [(moved, 3)]
     # A lease that has ended, and is kept, does not stand before the mark either.
-    conn.execute("update pgq_task.task set queue_id = 1, lease = 'epoch', pos = 0")
-    tasks.modify(conn, changes=[change(moved, 3, queue=R, keep_lease=True)])
+    conn.execute("update pgq_task.task set lease = 'epoch', pos = 0")
+    tasks.modify(conn, changes=[change(moved, 3, keep_lease=True)])
     assert tasks.claim(conn, R) == [(moved, 5)]
     # Its claim stands at the end of the lease, where it is looked for then.
-    tasks.modify(conn, changes=[change(moved, 5, queue=Q, keep_lease=True)])
+    tasks.modify(conn, changes=[change(moved, 5, keep_lease=True)])
     assert ops.value(conn, "select pos = pgq_task._position_of(lease) from pgq_task.task")
 
 
@@ -507,6 +552,8 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"changes": [{"id": 1}]}, "change 1 lacks one of: id, version"),
     ({"changes": [change(1, stop=True, delay="1 s")]}, "more than one of"),
     ({"changes": [change(1, stop=True, keep_lease=True)]}, "more than one"),
+    # It would pass the other queue's time_limit and max_running.
+    ({"changes": [change(1, queue=R, keep_lease=True)]}, "both queue and keep_lease"),
     ({"changes": [change(1, attempts=-1)]}, "-1 attempts"),
     ({"changes": [change(1, attempts=2**31 - 1)]}, "2147483647 attempts"),
     ({"changes": [change(1, at="soon")]}, "cannot be read"),
