@@ -31,6 +31,8 @@ INFO_FUNCTIONS = {
     *("get_contract", "get_contract_info", "contract_errors"),
     # in the defaults of relations of queues
     "_cluster_tag",
+    # in the rules of event tables
+    "_refuse_insert",
 }
 
 # Their speed matters more. All names in them have a schema, and operators have one, too.
@@ -118,14 +120,16 @@ def test_a_function_without_an_underscore_is_in_the_sql_reference_and_granted(
 def test_an_internal_function_is_granted_if_code_needs_it_that_runs_as_its_caller(
     conn: Connection,
 ) -> None:
-    """Code of functions, of views, and code that functions generate."""
+    """Code of functions, of views and rules, and code that functions generate."""
+    conn.execute("select pgq.create_queue('q')")
     needless = conn.execute(
         "with code as ("
         " select oid, prosrc as text from pg_proc"
         "  where pronamespace = any (%(schemas)s::regnamespace[])"
         "    and not prosecdef"
-        " union all select oid, pg_get_viewdef(oid) from pg_class"
-        "  where relnamespace = any (%(schemas)s::regnamespace[]) and relkind = 'v')"
+        " union all select r.oid, pg_get_ruledef(r.oid) from pg_rewrite r"
+        "  join pg_class c on c.oid = ev_class"
+        "  where relnamespace = any (%(schemas)s::regnamespace[]))"
         " select p.oid::regprocedure::text from pg_proc p"
         " where pronamespace = any (%(schemas)s::regnamespace[]) and proname ~ '^_'"
         " and exists (select from aclexplode(proacl) a where a.grantee <> proowner)"

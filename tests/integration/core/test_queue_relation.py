@@ -122,6 +122,8 @@ def test_settings_of_the_queue_hold(
         "insert into pgq.event (ev_data) values ('x')",
         "insert into pgq.event_1_0 (ev_id) values (1)",
         "insert into pgq.event_1_0 (ev_time) values (now())",
+        "insert into pgq.event_1_0 (ev_data) values ('x')",
+        "with x as (insert into pgq.event_1_0 (ev_data) values ('x')) select",
         "insert into pgq.event_guard_0 (ev_id, ev_slot) values (1, -1)",
         "select setval('pgq_ids.q', 1)",
         "select nextval('pgq_slots.q')",
@@ -156,6 +158,37 @@ def test_no_view_of_a_producer_sets_more(conn: Connection, writer: Connection, c
                 )
         writer.execute("drop view own.v cascade")
     assert ops.value(conn, "select count(*) from pgq.event") == 0
+
+
+def test_nor_does_one_of_another_role_or_one_that_the_snapshot_does_not_show(
+    conn: Connection, connect: Connect, writer: Connection
+) -> None:
+    conn.execute("select pgq.create_queue('q')")
+    conn.execute("create schema own; grant all on schema own to public")
+    snapshot = connect(autocommit=False)
+    snapshot.execute("set transaction isolation level repeatable read; set role test_producer")
+    snapshot.execute("select 1")
+    writer.execute("create view own.old as select * from pgq.event_1_0")
+    writer.execute("create view own.new with (security_invoker) as select * from own.old")
+    writer.execute("alter view own.new alter ev_id set default 5")
+    conn.execute("alter view own.old owner to pgq_reader; alter view own.new owner to pgq_reader")
+    conn.execute("alter view own.old set (security_invoker)")
+    conn.execute("grant insert on own.old, own.new to public")
+    for each in (writer, snapshot):
+        with pytest.raises(errors.InsufficientPrivilege, match=r"INSERT into pgq\.event_1_0"):
+            each.execute("insert into own.new (ev_data) values ('forged')")
+    if conn.info.server_version >= 170000:
+        with pytest.raises(errors.FeatureNotSupported):
+            writer.execute(
+                "merge into own.new using (values (1)) on false"
+                " when not matched then insert (ev_data) values ('forged')"
+            )
+    # and the views of a role do not keep others from copying
+    ops.copy(writer, "pgq.event_1_0", ["copied"])
+    assert ops.value(conn, "select ev_data from pgq.event") == "copied"
+    # Copies of events keep their ids, though.
+    conn.execute("set role pgq_admin")
+    conn.execute("insert into pgq.event_1_0 (ev_id, ev_time) values (7, now())")
 
 
 def test_a_view_of_anyone_does_not_keep_a_queue(conn: Connection, writer: Connection) -> None:

@@ -338,7 +338,7 @@ def test_relations_show_a_role_what_it_may_see(
 
 NATIVE: dict[LiteralString, str] = {
     "insert into pgq_queue.closed (ev_data) values ('x') returning ev_id": "insert",
-    "insert into {table} (ev_data) values ('x')": "insert",
+    "copy {table} (ev_data) from stdin": "insert",
     "select nextval('{sequence}')": "insert",
     "select from pgq_queue.closed where ev_data <> ''": "stored",
     "select * from {view}": "stored",
@@ -369,7 +369,8 @@ def test_postgresql_checks_statements_that_name_a_relation(
                 with conn.transaction(force_rollback=True):
                     if statement.startswith("copy"):
                         with conn.cursor().copy(statement.encode()) as rows:
-                            list(rows)
+                            if statement.endswith("to stdout"):
+                                list(rows)
                     else:
                         conn.execute(statement.encode())
                 denied = False
@@ -718,13 +719,11 @@ def test_the_rights_are_those_of_the_current_role(
     reads = session_of("reads")
     refused(lambda: reads.execute("select public.lend()"))
     # By a statement that PostgreSQL checks it does, as in any such function.
-    table = ops.value(conn, "select pgq.current_event_table('closed')")
-    for relation in ("pgq_queue.closed", table):
-        conn.execute(
-            "create or replace function public.lend() returns bigint language sql security definer"
-            f" begin atomic insert into {relation} (ev_data) values ('x'); select 1; end".encode()
-        )
-        assert ops.value(reads, "select public.lend()") == 1
+    conn.execute(
+        "create or replace function public.lend() returns bigint language sql security definer"
+        " begin atomic insert into pgq_queue.closed (ev_data) values ('x'); select 1; end"
+    )
+    assert ops.value(reads, "select public.lend()") == 1
     conn.execute("drop function public.lend()")
 
 
