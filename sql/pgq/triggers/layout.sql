@@ -62,7 +62,8 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the catalog
--- and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by users.
+-- and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by users. Any
+-- producer can call it, for any table: then it stores nothing that the table's triggers would not.
 declare
     v_magic     constant name[] := '{_pgq_ev_type,_pgq_ev_data,_pgq_ev_extra1,_pgq_ev_extra2,_pgq_ev_extra3,_pgq_ev_extra4}';
     a           record;
@@ -75,7 +76,14 @@ declare
 begin
     -- In one function: it fills the fields of one row, one after the other.
     a := pgq._row_arguments(i_arguments);
-    l.made := nextval('pgq.row_layout_made');
+    if not exists (select from pg_trigger
+                    where tgrelid = i_relation
+                      and tgfoid = any (array['pgq.sqltriga()', 'pgq.logutriga()', 'pgq.jsontriga()']::regprocedure[])
+                      and tgargs = (select string_agg(convert_to(g, getdatabaseencoding()) || decode('00', 'hex'), '' order by n)
+                                      from unnest(i_arguments) with ordinality as u (g, n)))
+    then
+        return; -- the snapshot has no such trigger: the caller raises an error
+    end if;
     l.relation := i_relation;
     l.arguments := i_arguments;
     l.skip := a.skip;
@@ -166,6 +174,13 @@ begin
       into l.json_template, l.json_convert, l.url_template
       from unnest(l.columns, l.types, l.hidden) with ordinality as c (name, type, hidden, position)
      where not c.hidden;
+
+    -- A call that finds nothing new stores nothing: copies would slow the table's other triggers.
+    l.made := (select max(made) from pgq.row_layout where relation = l.relation and arguments = l.arguments);
+    if exists (select from pgq.row_layout r where r.relation = l.relation and r = l) then
+        return;
+    end if;
+    l.made := nextval('pgq.row_layout_made');
 
     -- Remove layouts of this trigger that no longer fit, copies, and layouts of dropped tables, without waiting for
     -- other sessions. In a transaction with one snapshot, deleting a row that another session has deleted would be an

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -163,3 +164,27 @@ def test_only_the_function_that_remembers_runs_as_the_owner(conn: Connection) ->
         "        '_changed_columns', '_statement_event', 'jsontriga', 'logutriga', 'sqltriga'))"
     ).fetchall()
     assert found == [("_row_layout_build", ["search_path=pg_catalog, pg_temp"])]
+
+
+def test_the_call_of_a_writer_leaves_the_triggers_of_others_as_they_are(
+    conn: Connection, writer: Connection
+) -> None:
+    conn.execute('create table item ("with a space" int primary key)')
+    conn.execute(
+        "create trigger t after insert on item for each row"
+        " execute function pgq.logutriga('test_queue', 'ev_extra3=''a'' || \"with a space\"')"
+    )
+    writer.execute("set standard_conforming_strings = off")
+    # Functions that the other calls keep the plans that they have made.
+    writer.execute("select pgq._urlencode('a b'), pgq._bind_columns('id', '{id}')")
+    build: LiteralString = "select pgq._row_layout_build('public.item'::regclass, %s)"
+    ours = '[0:1]={test_queue,"ev_extra3=\'a\' || \\"with a space\\""}'
+    for level in ("read committed", "repeatable read"):
+        writer.execute(f"set default_transaction_isolation = '{level}'".encode())
+        for arguments in (ours, ours, "{test_queue}", "{test_queue,SKIP}"):
+            writer.execute(build, [arguments])
+    assert ops.value(conn, "select count(*) from pgq.row_layout") == 1
+    conn.execute("insert into item values (1)")
+    stored = conn.execute("select ev_type, ev_data, ev_extra3 from pgq.event_template")
+    assert stored.fetchall() == [("I:with a space", "with+a+space=1", "a1")]
+    assert ops.value(conn, "select count(*) from pgq.row_layout") == 1
