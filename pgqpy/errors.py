@@ -297,7 +297,7 @@ class PermissionDenied(PgqError, sqlstates=("42501",)):
 
     default_hint = (
         "Grant the role that it takes: pgq_writer to produce, pgq_reader to consume, "
-        "pgq_admin to administer."
+        "pgq_admin to administer; if the queue is restricted, a right on it (pgq.grant_queue)."
     )
 
 

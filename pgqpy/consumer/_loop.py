@@ -33,6 +33,10 @@ from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import in_short
 
+#: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
+_NO_TICK = 10.0
+_AGAIN = 60.0
+
 
 class Hooks(Protocol):
     """Settings of a consumer, and methods to override, that the loop uses."""
@@ -192,6 +196,7 @@ class Loop:
         self._losses = Backoff(0.1, consumer.reconnect_cap)
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[Batch, Exception] | None = None
+        self._look_at = monotonic() + _NO_TICK
 
     def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
@@ -211,8 +216,29 @@ class Loop:
             # Ticks before the first LISTEN were not notified: poll once more.
             if not session.listen():
                 self._batches.wait(session, self._waker)
+                self._look_for_ticks()
         self._batches.leave(session)
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
+
+    def _look_for_ticks(self) -> None:
+        """Warn if events wait for a tick: nothing else says that no ticker runs."""
+        if monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + _AGAIN
+        queue = self._consumer.queue
+        try:
+            (info,) = Admin(self._session.asking()).get_queue_info(queue)
+        except PgqError:
+            return  # The next step meets it, too.
+        lag = info.ticker_lag or timedelta()
+        if info.ev_new and lag.total_seconds() > _NO_TICK:
+            logger.warning(
+                "queue %s has new events, and no tick for %.0f s: run `pgqpy ticker`, or this"
+                ' consumer with ticker="auto"',
+                queue,
+                lag.total_seconds(),
+                extra=self._consumer.log_fields(),
+            )
 
     def step(self) -> bool:
         """Process a batch if there is one. False if it is time to wait for the next."""
@@ -246,6 +272,7 @@ class Loop:
             self._failed(batch, error)
             return True
         self._batches.done(batch)
+        self._look_at = monotonic() + _NO_TICK
         logger.debug(
             "batch %s done: %s events in %.3f s",
             batch.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -43,17 +44,41 @@ class _Eager:
         self._conn = conn
 
     def push(self, queue: str, payload: Any, **settings: Any) -> int | Awaitable[int]:
+        task, value = self._run(queue, payload, settings)
+        return _then(task.id, value) if is_async(self._conn) else task.id
+
+    def push_flow(self, steps: list[dict[str, Any]]) -> int | Awaitable[int]:
+        results: list[Any] = []
+
+        def run(step: dict[str, Any]) -> Any:
+            passed = {"results": [results[nr - 1] for nr in step["after"]]}
+            settings = step | {"headers": (step.get("headers") or {}) | passed}
+            return self._run(step["queue"], step["payload"], settings)[1]
+
+        async def run_all() -> int:
+            for step in steps:
+                results.append(_as_stored(await run(step)))  # noqa: PERF401
+            return len(self._ran)
+
+        if is_async(self._conn):
+            return run_all()
+        for step in steps:
+            results.append(_as_stored(run(step)))  # noqa: PERF401
+        return len(self._ran)
+
+    def _run(self, queue: str, payload: Any, settings: dict[str, Any]) -> tuple[Task, Any]:
+        """Run a job; return its task, and its result, or what gives it if it is awaited."""
         now = datetime.now(UTC)
         task = Task(
             id=len(self._ran) + 1,
             version=1,
             queue=queue,
-            priority=settings["priority"],
+            priority=settings.get("priority", 0),
             attempts=1,
             lease=now,
             created=now,
             payload=payload,
-            headers=settings["headers"],
+            headers=settings.get("headers"),
             error=None,
             unique_key=settings.get("unique_key"),
             order_key=settings.get("order_key"),
@@ -64,10 +89,8 @@ class _Eager:
         current = CurrentJob(
             task, self._conn, _middleware=self._app.middlewares, _timeout=job.default.seconds
         )
-        if is_async(self._conn):
-            return _then(task.id, async_call(current, job.function, *bound.args, **bound.kwargs))
-        call(current, job.function, *bound.args, **bound.kwargs)
-        return task.id
+        run = async_call if is_async(self._conn) else call
+        return task, run(current, job.function, *bound.args, **bound.kwargs)
 
     def push_unique(self, queue: str, payload: Any, **settings: Any) -> Any:
         pushed = self.push(queue, payload, **settings)
@@ -87,6 +110,12 @@ class _Eager:
             for payload, key in zip(payloads, keys, strict=True)
         ]
         return _all(pushed) if is_async(self._conn) else pushed
+
+
+def _as_stored(value: Any) -> Any:
+    from pgqpy.tasks._jobs.payload import encode_result
+
+    return None if value is None else json.loads(encode_result(value))
 
 
 async def _then(number: int, running: Awaitable[Any]) -> int:

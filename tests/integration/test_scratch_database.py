@@ -16,7 +16,7 @@ from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy.errors import PgqError
 from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, RetryPolicy
-from pgqpy.tasks import CurrentJob, TaskApp, current_job
+from pgqpy.tasks import CurrentJob, Flow, TaskApp, current_job
 from pgqpy.testing import ScratchDatabase, eager
 
 pytestmark = pytest.mark.any_pg
@@ -161,11 +161,24 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
         seen.append(current_job().conn)
         raise ZeroDivisionError
 
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.task
+    def show() -> None:
+        seen.append(current_job().results)
+
     today = date(2026, 5, 4)
     with eager(app) as ran:
         assert note.options(delay=3600, queue="later").push(None, today) == 1  # type: ignore[call-overload]
         assert note.push_many(None, [{"day": today}] * 2) == [2, 3]
         with pytest.raises(ZeroDivisionError):
             broken.push("a connection")  # type: ignore[call-overload]
+        flow = Flow()
+        flow.add(show).after(*(flow.add(double, number) for number in (1, 2)))
+        flow.push(None)  # type: ignore[arg-type]
+    assert seen[-4:] == ["mails", "mails", "mails", [2, 4]]
+    del seen[-4:]
     assert seen == ["later", today, "mails", today, "mails", today, "mails", "a connection"]
-    assert [task.order_key for task in ran] == ["2026-05-04"] * 3 + [None]
+    assert [task.order_key for task in ran[:4]] == ["2026-05-04"] * 3 + [None]

@@ -205,8 +205,8 @@ def _remedy_for_denial(message: str, situation: Situation) -> str:
         return "do it as the owner, or as a member of that role"
     if denied := _NOT_OURS.search(message):
         return (
-            f"an administrator can allow it: grant the right on that {denied[1]}, or, if it is one"
-            f" of pgqpy's, {ours}"
+            f"an administrator can allow it: grant the right on that {denied[1]}; if it is one of"
+            f" pgqpy's, {ours}, or, for a restricted queue, `pgqpy queue grant`"
         )
     return f"an administrator can allow it: {ours}"
 

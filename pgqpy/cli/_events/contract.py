@@ -172,6 +172,6 @@ def check(conn: Connection, queue: str, since: datetime | None) -> None:
         for place, n in counts.most_common()
     ]
     columns = {"Type": "type", "Path": "path", "Events": "events", "First": "id", "Error": "error"}
-    print_items(found, columns, empty=f"{plural(events, 'event')}: all fit")
+    print_items(found, columns, empty=f"{plural(events, 'event')}: all fit, or have no contract")
     if found:
         raise SystemExit(1)

@@ -83,6 +83,8 @@ def _failed(
     """Return the error queue, and the filter for the tasks in it that come from this queue."""
     if queue is None:
         raise CliError("--failed needs a queue", "name the queue whose tasks have failed")
+    if queue.endswith(".failed"):
+        return queue, given
     (info,) = Tasks(conn).queues(queue, max_count=1)
     headers = given.get("headers", {}) | {"origin": queue}
     return info.error_queue, given | {"headers": headers}
@@ -95,7 +97,7 @@ def _failed(
 def errors(conn: Connection, queue: str, count: int) -> None:
     """Show why tasks of a queue have failed, and how many.
 
-    Errors that differ only in numbers are counted together.
+    Errors that differ only in numbers are counted together, with N for the number.
 
     Examples:
       pgqpy task errors mails
@@ -114,7 +116,7 @@ def errors(conn: Connection, queue: str, count: int) -> None:
 
 
 _ERRORS = """
-select count(*) as tasks, regexp_replace(split_part(error, e'\n', 1), '[0-9]+', '0', 'g') as error,
+select count(*) as tasks, regexp_replace(split_part(error, e'\n', 1), '[0-9]+', 'N', 'g') as error,
        min((headers ->> 'failed_at')::timestamptz) as first,
        max((headers ->> 'failed_at')::timestamptz) as last
   from pgq_task.list_tasks(%s, %s, null)

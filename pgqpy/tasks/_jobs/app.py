@@ -188,6 +188,7 @@ class TaskApp:
         def register(job: Job[P, R]) -> Job[P, R]:
             if job not in self.jobs.values():
                 raise InvalidTask(f"{job!r} is no job of this app", hint="Put @app.task below it.")
+            job.arguments.bind(**kwargs)
             name = job.name if periodic_name is None else periodic_name
             if name in self.periodics:
                 raise InvalidTask(

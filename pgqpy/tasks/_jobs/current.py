@@ -84,7 +84,7 @@ class CurrentJob:
             raise self._out_of_time()
 
     def _out_of_time(self) -> TaskTimeout:
-        return TaskTimeout(f"the attempt took more than {self._timeout:g} seconds")
+        return TaskTimeout(f"the attempt took more than {self._timeout:g} s")
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Report the job's progress: ``progress(40, 100, "pages")``.

@@ -27,6 +27,11 @@ class Step:
         """Begin when these steps are finished, with their results: see `CurrentJob.results`.
         Returns this step. Raises InvalidTask for steps of another flow."""
         for step in steps:
+            if not isinstance(step, Step):
+                raise InvalidTask(
+                    f"a step cannot come after {step!r:.80}",
+                    hint="Give what add() has returned: flow.add(merge).after(*pages).",
+                )
             if step.flow is not self.flow:
                 raise InvalidTask(
                     f"{self.settings['name']} cannot come after a step of another flow",
@@ -54,6 +59,11 @@ class Flow:
     def add(self, job: Push[P], /, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Add a job, or its ``options(...)``, with its arguments. Raises the errors of `Job.push`,
         and InvalidTask for one with a ``unique_key``."""
+        if not isinstance(job, Push):
+            raise InvalidTask(
+                f"{job!r:.80} is no job",
+                hint="Give the job, then its arguments: flow.add(fetch, 1).",
+            )
         payload, settings = job.task(args, kwargs)
         if settings["unique_key"] is not None:
             raise InvalidTask(
@@ -76,6 +86,8 @@ class Flow:
         """Put all jobs into their queues, in the connection's transaction; return the flow's
         number, for `Tasks.flow`. Await it if the connection is asynchronous. Raises InvalidTask if
         steps come after each other."""
+        if not self.steps:
+            raise InvalidTask("the flow has no steps", hint="Add jobs: flow.add(fetch, 1).")
         try:
             order = [*TopologicalSorter({step: step.earlier for step in self.steps}).static_order()]
         except CycleError as error:

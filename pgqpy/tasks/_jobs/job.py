@@ -123,8 +123,9 @@ class Push(Generic[P]):
         queue, none is pushed, and its id is returned. Raises TypeError for arguments that the
         function does not take, InvalidPayload for those that do not fit its annotations.
         """
+        client = tasks_of(conn)
         payload, settings = self.task(args, kwargs)
-        pushed: int | Awaitable[int] = _push(tasks_of(conn), self.default.queue, payload, settings)
+        pushed: int | Awaitable[int] = _push(client, self.default.queue, payload, settings)
         return pushed
 
     def push_many(

@@ -41,12 +41,16 @@ class Arguments:
         """Raise InvalidTask for annotations that cannot be encoded."""
         msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by name, as JSON. Raises TypeError like a call, InvalidPayload."""
+    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """Return arguments by name. Raises TypeError like a call."""
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            return self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._name}() {error}") from None
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by name, as JSON. Raises TypeError like a call, InvalidPayload."""
+        bound = self.bind(*args, **kwargs)
         try:
             encoded: dict[str, Any] = msgspec.to_builtins(
                 bound.arguments, enc_hook=_encode_other, str_keys=True

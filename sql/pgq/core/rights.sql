@@ -72,7 +72,8 @@ begin
             v_queue, case when i_consumer <> '' then pg_catalog.format(' as %L', i_consumer) end),
         hint = case when v_other
             then 'PostgreSQL runs this for the owner of an index or materialized view, which has no rights of the session.'
-            else pg_catalog.format('An administrator grants it: select pgq.grant_queue(%L, ''{%s}'', role%s).', v_queue, i_actions[1],
+            else pg_catalog.format('The queue is restricted. An administrator grants it: select pgq.grant_queue(%L, ''{%s}'', %L%s).',
+                                   v_queue, i_actions[1], pgq._caller(),
                                    case when i_consumer <> '' then pg_catalog.format(', %L', i_consumer) end) end;
 end;
 $$;

@@ -68,6 +68,8 @@ create table pgq.queue (
     constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
     constraint queue_key_window_range check (queue_key_window > interval '0'),
+    constraint queue_per_tx_limit_range check (queue_per_tx_limit > 0),
+    constraint queue_ticker_max_count_range check (queue_ticker_max_count > 0),
     constraint queue_keep_range check (queue_keep > interval '0'),
     constraint queue_keep_bytes_range check (queue_keep_bytes > 0),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)

@@ -219,7 +219,7 @@ begin
         message = format('role %I may not %s tasks of queue %L', pgq._caller(), i_action, v_queue),
         hint = case when pgq._runs_for_another()
                     then 'The queue is restricted. In indexes and materialized views read pgq_task.tasks, which knows whose they are.'
-                    else format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
-                                v_queue, i_action) end;
+                    else format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', %L).',
+                                v_queue, i_action, pgq._caller()) end;
 end;
 $$;

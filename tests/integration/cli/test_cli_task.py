@@ -233,7 +233,8 @@ def test_failed_tasks_are_seen_where_their_queue_is(cli: Cli, conn: Connection, 
     (one,) = cli.json_lines("task", "list", mails, "--failed", "--error", "TIME")
     assert one["headers"]["origin"] == mails
     found = [(each["tasks"], each["error"]) for each in cli.json_lines("task", "errors", mails)]
-    assert found == [(2, "no user 0"), (1, "timeout")]
+    assert found == [(2, "no user N"), (1, "timeout")]
+    assert len(cli.json_lines("task", "errors", "mails.failed")) == 3
     assert "name the queue" in cli.fails("task", "list", "--failed")
 
 

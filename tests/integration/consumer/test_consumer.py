@@ -26,7 +26,8 @@ from pgqpy import (
     errors,
 )
 from pgqpy._runtime.listener import Subscription
-from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick
+from pgqpy.consumer import _loop
+from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 
 
@@ -357,6 +358,23 @@ def test_small_ticks_are_collected_up_to_the_batch_size(
         assert Admin(conn).ticker(queue)
     consumer.run(until_empty=True)
     assert [consumer.done.get_nowait().events for _ in range(3)] == [4, 4, 2]
+
+
+def test_a_consumer_says_that_no_ticker_runs(
+    conn: Connection,
+    queue: str,
+    make: Make,
+    background: Background,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_loop, "_NO_TICK", 0.01)
+    consumer = make(Counter)
+    consumer.poll_interval = 0.01
+    background(consumer)
+    Producer(queue).insert_event(conn, "t", "a")
+    wait_until(lambda: "has new events, and no tick for" in caplog.text)
+    assert counts(conn) == {}
 
 
 def test_with_a_minimal_lag_young_batches_wait(conn: Connection, make: Make) -> None:

@@ -356,7 +356,7 @@ def test_an_attempt_ends_after_its_timeout(
     work()
     assert sorted(begun) == ["async"] * 3 + ["sync"] * 3
     reasons = sorted(reason.partition("\n")[0] for _, reason in buried(conn))
-    late = "TaskTimeout: the attempt took more than 0.05 seconds"
+    late = "TaskTimeout: the attempt took more than 0.05 s"
     assert reasons == [late, late, "TimeoutError: mine"]
 
 
@@ -678,5 +678,12 @@ def test_jobs_of_a_flow_get_the_results_of_those_before_them(
     one.after(two.after(one))
     with pytest.raises(InvalidTask, match="the flow has a cycle: fetch after fetch"):
         flow.push(conn)
-    with pytest.raises(InvalidTask, match="an empty one"):
-        Flow().push(conn)
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Flow().push(conn), "the flow has no steps"),
+        (lambda: flow.add(fetch(1)), "is no job"),
+        (lambda: flow.add(merge).after([one]), "cannot come after"),  # type: ignore[arg-type]
+        (lambda: fetch.push(7), "cannot be pushed into 7"),  # type: ignore[call-overload]
+    ]
+    for call, said in wrong:
+        with pytest.raises(InvalidTask, match=said):
+            call()
