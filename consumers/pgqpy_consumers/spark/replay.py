@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.errors import AnalysisException
@@ -30,9 +30,13 @@ string(date_from_unix_date(int(
 """
 
 
-_BINARY_FILE = cast(
-    "StructType",
-    StructType.fromDDL("path string, modificationTime timestamp, length long, content binary"),
+# Not from DDL, which needs a session.
+_BINARY_FILE = (
+    StructType()
+    .add("path", "string")
+    .add("modificationTime", "timestamp")
+    .add("length", "long")
+    .add("content", "binary")
 )
 
 

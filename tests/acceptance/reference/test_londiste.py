@@ -152,14 +152,6 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
     root.conn.execute("create table public.item (id serial primary key, n int, note text)")
     root.conn.execute("insert into public.item (n) select n from generate_series(1, 1000) n")
     root.run("create-root", "root", root.dsn)
-    branch.run("create-branch", "branch", branch.dsn, f"--provider={root.dsn}")
-    leaf.run("create-leaf", "leaf", leaf.dsn, f"--provider={branch.dsn}")
-    for node in (root, branch):
-        for setting in ("ticker_max_lag", "ticker_idle_period", "rotation_period"):
-            node.conn.execute("select pgq.set_queue_config('replika', %s, '0.2 s')", [setting])
-    for node in nodes:
-        start(daemons, "londiste", str(node.config), "worker")
-
     # Named by their schema: "--all" and "missing" mean tables of ours, too.
     root.run("add-table", "public.*")
     root.run("add-seq", "public.*")
@@ -170,6 +162,15 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
     root.run("remove-table", "pgq_*.*")
     root.run("remove-seq", "pgq_*.*")
     assert root.replicates_ours() == set()
+    # Only now: a copy that has heard of the mistake, and not of its end, cannot add a sequence.
+    branch.run("create-branch", "branch", branch.dsn, f"--provider={root.dsn}")
+    leaf.run("create-leaf", "leaf", leaf.dsn, f"--provider={branch.dsn}")
+    for node in (root, branch):
+        for setting in ("ticker_max_lag", "ticker_idle_period", "rotation_period"):
+            node.conn.execute("select pgq.set_queue_config('replika', %s, '0.2 s')", [setting])
+    for node in nodes:
+        start(daemons, "londiste", str(node.config), "worker")
+
     # From the root, so that both copies go on at once.
     for node in (branch, leaf):
         node.conn.execute("create sequence public.item_id_seq")
