@@ -97,7 +97,8 @@ def push(
         with connect(dsn) as conn, conn.transaction():
             while chunk := list(islice(lines, CHUNK)):
                 keys = None if order_key is None else [order_key] * len(chunk)
-                conn.execute(sql.PUSH_MANY, [queue, chunk, at, delay, priority, headers, keys])
+                options = [at, delay, priority, headers, keys, None, None, None, None]
+                conn.execute(sql.PUSH_MANY, [queue, chunk, *options])
                 count += len(chunk)
         say(f"pushed {plural(count, 'task')} into {queue}")
         return

@@ -429,7 +429,9 @@ def test_a_session_with_plans_notices_restriction_grant_and_revoke(
                     member.execute(way, prepare=True)
                 else:
                     refused(lambda way=way: member.execute(way, prepare=True))  # type: ignore[misc]
-    assert refused_hint(conn, session_of) == "select pgq.grant_queue('closed', '{insert}', role)"
+    assert refused_hint(conn, session_of) == (
+        "select pgq.grant_queue('closed', '{insert}', 'rights_test_member')"
+    )
 
 
 def refused_hint(conn: Connection, session_of: Callable[[str], Connection]) -> str:
