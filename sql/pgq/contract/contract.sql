@@ -77,7 +77,7 @@ $$;
 
 create or replace function pgq._hold_contracts(i_queue_id int4, i_slot int4)
 returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 -- Has changes of a queue's contracts wait for this transaction, as an insert into an event table does: for events that
 -- do not go there now.
@@ -90,14 +90,14 @@ declare
     v_newest    bigint;
 begin
     select queue_data_pfx || '_' || i_slot - queue_slot0 into v_table from pgq.queue where queue_id = i_queue_id;
-    execute format('lock table %s in row exclusive mode', v_table);
+    execute pg_catalog.format('lock table %s in row exclusive mode', v_table);
     -- A statement of its own: it sees the change that it has waited for.
     select queue_contract_txid into v_txid from pgq.queue where queue_id = i_queue_id;
     if not pgq._is_read_committed() then
         -- These two look at the newest catalog, whatever the snapshot.
         begin
-            v_newest := substring(pg_get_triggerdef((pg_get_object_address('trigger', array_append(parse_ident(v_table), 'check_contract'), '{}')).objid),
-                                  '''([0-9]+)''[)]$')::bigint;
+            v_newest := pg_catalog.substring(pg_catalog.pg_get_triggerdef((pg_catalog.pg_get_object_address(
+                'trigger', pg_catalog.array_append(pg_catalog.parse_ident(v_table), 'check_contract'), '{}')).objid), '''([0-9]+)''[)]$')::bigint;
         exception when undefined_object then
             null;
         end;
