@@ -322,7 +322,7 @@ begin
             detail = sqlerrm,
             hint = case
                 when x_param_name = 'keep' then 'Give more than 0 and at most 1000 years, such as ''7 days''; null keeps events only until all consumers have them.'
-                when x_param_name = 'keep_bytes' then 'Give a number of bytes, such as 50000000000; null for any.'
+                when x_param_name = 'keep_bytes' then 'Give a whole number of bytes, more than 0; null for any.'
                 when x_param_name in ('per_tx_limit', 'ticker_max_count') then 'Give a whole number from 1 on.'
                 when x_param_name in ('ticker_paused', 'external_ticker', 'disable_insert') then 'Give true or false.'
                 else 'Intervals are written like ''3 seconds'', from 0 to 1000 years.' end;
