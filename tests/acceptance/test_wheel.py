@@ -113,6 +113,7 @@ PROMISED = {
     **dict.fromkeys(
         [
             "pgqpy.tasks._jobs.app",
+            "pgqpy.tasks._jobs.flow",
             "pgqpy.tasks._jobs.worker",
             "pgqpy.tasks._jobs.worker_async",
             "pgqpy.tasks._jobs.heartbeat",
@@ -123,6 +124,7 @@ PROMISED = {
         "jobs",
     ),
     "pgqpy_consumers.spark": "spark",
+    "pgqpy_consumers.spark._archive_avro": "contracts",
     "pgqpy_consumers.webhook": "webhook",
 }
 #: What is loaded by programs that bring what it needs.

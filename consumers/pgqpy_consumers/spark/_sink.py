@@ -207,9 +207,10 @@ def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
         # A scan must begin at the first row, even while another session scans the table.
         cursor.execute("set local synchronize_seqscans = off")
         target = event_table(conn, queue)
+        [(relation,)] = cursor.execute("select pgq.queue_relation(%s)", [queue]).fetchall()
         for part in staged:
             if part.table is not None:
-                _send_table(cursor, target, part.table, part.count)
+                _send_table(cursor, relation, part.table, part.count)
             elif part.rows:
                 _copy(cursor, copy_in(target), [part.rows])
 
@@ -253,9 +254,9 @@ def _copy(
         copy.write(TRAILER)
 
 
-def _send_table(cursor: psycopg.Cursor[Any], target: str, table: str, count: int) -> None:
-    insert = sql.SQL("insert into {target} ({columns}) select {columns} from {table}").format(
-        target=_identifier(target), table=_identifier(table), columns=_COLUMNS
+def _send_table(cursor: psycopg.Cursor[Any], relation: str, table: str, count: int) -> None:
+    insert = sql.SQL("insert into {relation} ({columns}) select {columns} from {table}").format(
+        relation=sql.SQL(relation.replace("%", "%%")), table=_identifier(table), columns=_COLUMNS
     )
     try:
         cursor.execute(insert)

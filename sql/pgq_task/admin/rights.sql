@@ -35,7 +35,7 @@ as $$
 -- Pushes take a slower path while it is closed, and conditions on pgq_task.tasks use fewer indexes.
 begin
     -- One session at a time, including those that have not committed yet.
-    perform pg_advisory_xact_lock(pgq._lock_key('rights'));
+    perform pg_advisory_xact_lock(pgq._lock_key('task rights'));
     if exists (select from pgq_task.queue where queue_restricted) then
         revoke insert on pgq_task.inbox from pgq_writer;
         alter function pgq_task._shown(anyelement) volatile;

@@ -176,10 +176,10 @@ def test_a_session_that_has_written_before_notices_the_queues_settings(
         writer.execute("insert into flight values (%s)", [n])
     for setting, sqlstate in (
         ("queue_disable_insert = true", "PQ006"),
-        ("queue_per_tx_limit = 0", "PQ010"),
+        ("queue_per_tx_limit = 1", "PQ010"),
     ):
         conn.execute(f"update pgq.queue set {setting}")
-        statements = ["insert into flight values (8)", "update flight set delay = 1"]
+        statements = ["insert into flight values (8), (9)", "update flight set delay = 1"]
         if "disable" in setting:
             statements.append("truncate flight")
         for statement in statements:
