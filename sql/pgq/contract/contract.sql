@@ -111,7 +111,7 @@ $$;
 
 create or replace function pgq._check_contract()
 returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 -- Row trigger of the event tables of a queue with an enforced contract.
 -- Arguments: queue id, the transaction that last changed its contracts
@@ -161,7 +161,7 @@ $$;
 create or replace function pgq.set_contract(
     queue text, ev_type text, schema jsonb, compatibility text default null, enforced boolean default null)
 returns int4
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 -- Adds a version to the contract for a type of event, or changes its rules. It waits for transactions that have
 -- inserted into the queue, if events are checked.

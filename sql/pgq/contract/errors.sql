@@ -316,7 +316,7 @@ $$;
 
 create or replace function pgq.contract_errors(schema jsonb, data jsonb, out path text, out error text)
 returns setof record
-language plpgsql immutable security definer set search_path = pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 -- Returns where a payload does not fit a schema; no row if it does.
 -- Parameters:
