@@ -100,7 +100,7 @@ begin
         elsif k = 'pattern' then
             c := pg_catalog.format('@ like_regex %s flag "s"', pg_catalog.to_json(pgq._schema_pattern(v #>> '{}')));
         elsif k in ('minLength', 'maxLength') and v::numeric < 1000 then
-            -- exactly so many characters, since ".{0,20}" has 20 states at once; a bound is 255 at most
+            -- an exact number of characters, since ".{0,20}" has 20 states at once; a bound is 255 at most
             c := (select pg_catalog.format(case when k = 'maxLength' then '!(@ like_regex "^(?:.{100}){%s}.{%s}" flag "s")'
                                                 else '@ like_regex "^(?:.{100}){%s}.{%s}" flag "s"' end, n / 100, n % 100)
                     from (select v::int4 + case k when 'maxLength' then 1 else 0 end) u (n));

@@ -190,7 +190,7 @@ def test_a_rollback_leaves_the_flow_as_it_was(tasks: Tasks, connect: Connect) ->
     Tasks(other, "w").finish(task)
     other.rollback()
     assert states(tasks, first) == ["claimed", "waiting"]
-    # A header that somebody wrote is no flow.
+    # A forged header makes no flow.
     forged = ops.push(tasks.conn, "work", 1, headers={"flow": "x"})
     tasks.finish(claimed(tasks)[forged])
 
