@@ -98,7 +98,10 @@ def test_many_at_once_lose_nothing(conn: Connection, connect: Connect) -> None:
     rotate_early(conn)
 
     def work(name: str, own: Connection) -> None:
-        for batch in range(1, 100):
+        batch = 0
+        # A step is left out if a session of the moment is in its way.
+        while batch < 100 or rotations(own) < 2:
+            batch += 1
             with own.transaction():
                 done, _ = own.execute(
                     "select * from pgq_ext.begin_batch(%s, 'q', %s, %s, null, %s, null)",
@@ -115,7 +118,6 @@ def test_many_at_once_lose_nothing(conn: Connection, connect: Connect) -> None:
         call(conn, "set_last_tick(%s, 'q', 0)", name)
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(work, names, [connect() for _ in names], timeout=PATIENCE))
-    assert rotations(conn) > 1
 
 
 def test_rotations_do_not_wait_for_readers(conn: Connection, connect: Connect) -> None:
