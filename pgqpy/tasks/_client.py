@@ -344,8 +344,8 @@ class Tasks:
         ``payload`` at least, the others ``id`` and ``version``; deletes and depends may also be
         tasks that were claimed or listed. Raises TaskConflict, whose ``conflicts`` names each task
         that is not in the expected state, and why. ``skip_collisions`` skips inserts whose id or
-        unique_key is taken. ``force`` is for administration: versions and foreign claims are
-        ignored.
+        unique_key is taken; as a key of an insert, it is for that one. ``force`` is for
+        administration: versions and foreign claims are ignored.
         """
         rows = self._rows(
             sql.MODIFY,

@@ -21,7 +21,7 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._insert_tasks(i_inserts jsonb, i_skip_collisions boolean)
+create or replace function pgq_task._insert_tasks(i_inserts jsonb)
 returns table (kind text, nr int4, id bigint, version int4)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -30,6 +30,8 @@ as $$
 #variable_conflict use_column
 declare
     v_chosen    constant bigint[] := array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v where v ->> 'id' is not null);
+    v_strict    constant int4[] := array(select i.nr::int4 from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
+                                          where (i.v ->> 'skip_collisions')::boolean is not true);
     v_reserved  bigint[] := '{}';
     v_wrong     bigint;
     v_ids       bigint[];
@@ -51,11 +53,12 @@ begin
       into v_ids, v_left
       from jsonb_array_elements(i_inserts) with ordinality i (v, nr);
 
-    if i_skip_collisions and exists (select from jsonb_array_elements(i_inserts) v where v ->> 'unique_key' is not null) then
+    if exists (select from jsonb_array_elements(i_inserts) v where v ->> 'unique_key' is not null and (v ->> 'skip_collisions')::boolean) then
         -- As in pgq_task.push_unique(11): a worker may not know the new state.
         update pgq_task.task t
            set unique_key = null
-          from pgq_task.queue q, (select distinct v ->> 'queue' as name, v ->> 'unique_key' as key from jsonb_array_elements(i_inserts) v) i
+          from pgq_task.queue q, (select distinct v ->> 'queue' as name, v ->> 'unique_key' as key from jsonb_array_elements(i_inserts) v
+                                     where (v ->> 'skip_collisions')::boolean) i
          where q.queue_id = t.queue_id and i.name = q.queue_name and i.key = t.unique_key and t.lease is not null;
     end if;
 
@@ -117,8 +120,9 @@ begin
                 where t.queue_id = q.queue_id and t.unique_key = i.v ->> 'unique_key'
                limit 1) t on true
           join unnest(v_left) l (nr) on l.nr = i.nr;
-        if i_skip_collisions is not true then
-            perform pgq_task._raise_modify_conflict(v_conflicts);
+        if v_left && v_strict then
+            perform pgq_task._raise_modify_conflict((select jsonb_agg(c) from jsonb_array_elements(v_conflicts) c
+                                                      where (c ->> 'nr')::int4 = any (v_strict)));
         end if;
         return query
             select 'skip', (c ->> 'nr')::int4, (c ->> 'other')::bigint, (c ->> 'version')::int4

@@ -10,14 +10,15 @@ as $$
 -- Parameters:
 --      claimant        - name of the caller as a claimant
 --      inserts         - JSON array of {"queue": text}, each with further parameters of pgq_task.push(8): "payload",
---                        "at", "delay", "priority", "headers", "unique_key", "order_key"; and "id": a negative number
---                        of one's own, or one that pgq_task.reserve_ids(1) has returned to the same role
+--                        "at", "delay", "priority", "headers", "unique_key", "order_key"; "id": a negative number of
+--                        one's own, or one that pgq_task.reserve_ids(1) has returned to the same role; and
+--                        "skip_collisions": true to skip this insert if its id or unique_key is taken
 --      changes         - JSON array of {"id", "version"}, each with the values to change: "queue", "at", "delay",
 --                        "priority", "payload", "headers", "attempts", "error", "order_key", "unique_key"; "stop": true
 --                        stops the task; "keep_lease": true leaves a claim as it is, in its queue
 --      deletes         - JSON array of {"id", "version"}
 --      depends         - JSON array of {"id", "version"}
---      skip_collisions - skip inserts whose id or unique_key is taken, instead of failing
+--      skip_collisions - do so for all inserts that do not say otherwise
 --      force           - for manual use: ignore versions and claims of others
 -- Returns:
 --      kind            - insert, skip, change, delete
@@ -47,6 +48,9 @@ begin
             pgq_task._require_modification('delete', deletes, force), pgq_task._require_modification('depend', depends, force);
     -- Draw the id before the clock is read for a position: see pgq_task.sweep().
     perform pg_current_xact_id();
+    if skip_collisions then
+        inserts := (select jsonb_agg('{"skip_collisions": true}' || v order by nr) from jsonb_array_elements(inserts) with ordinality i (v, nr));
+    end if;
 
     select array_agg(m.kind), array_agg(m.nr), array_agg((m.v ->> 'id')::bigint), array_agg((m.v ->> 'version')::int4)
       into v_kinds, v_nrs, v_ids, v_versions
@@ -79,8 +83,7 @@ begin
         or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
     if v_conflicts is not null then
         perform pgq_task._raise_modify_conflict(v_conflicts || coalesce(pgq_task._collisions_of(
-            case when skip_collisions is not true then inserts end, changes,
-            array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete')), '[]'));
+            inserts, changes, array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete')), '[]'));
     end if;
 
     if deletes is not null then
@@ -91,7 +94,7 @@ begin
         return query
             select 'change', m.nr, a.id, a.version
               from pgq_task._change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes, null,
-                                           case when skip_collisions is not true then inserts end) a
+                                           inserts) a
               join unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id) on m.id = a.id and m.kind = 'change'
              order by m.nr;
     end if;
@@ -101,7 +104,7 @@ begin
              where m.kind = 'delete' order by m.nr;
     end if;
     if inserts is not null then
-        return query select i.kind, i.nr, i.id, i.version from pgq_task._insert_tasks(inserts, skip_collisions) i order by i.nr;
+        return query select i.kind, i.nr, i.id, i.version from pgq_task._insert_tasks(inserts) i order by i.nr;
     end if;
 end;
 $$;
@@ -130,13 +133,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
+create or replace function pgq_task._collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[], i_skipped boolean default false)
 returns jsonb
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
 -- exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there are
--- none.
+-- none. Inserts that are skipped if they collide are left out unless i_skipped.
     with changed as (
         select t.id, t.version, t.queue_id as from_queue, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
                case when c ? 'unique_key' then c ->> 'unique_key' else t.unique_key end as unique_key
@@ -150,7 +153,8 @@ as $$
                 union all
                 select 'insert', i.nr, (i.v ->> 'id')::bigint, null, null, q.queue_id, i.v ->> 'unique_key'
                   from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
-                  join pgq_task.queue q on q.queue_name = i.v ->> 'queue') w
+                  join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
+                 where i_skipped or (i.v ->> 'skip_collisions')::boolean is not true) w
           join pgq_task.queue q using (queue_id)
          where not q.queue_restricted or w.queue_id = w.from_queue or pgq_task._has_right(q.queue_id, 'insert'))
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
@@ -216,7 +220,7 @@ as $$
 -- Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid.
 declare
     v_known     constant text[] := case i_kind
-        when 'insert' then '{id,queue,payload,at,delay,priority,headers,unique_key,order_key}'
+        when 'insert' then '{id,queue,payload,at,delay,priority,headers,unique_key,order_key,skip_collisions}'
         when 'change' then '{id,version,queue,payload,at,delay,priority,headers,unique_key,order_key,attempts,error,stop,keep_lease}'
         else '{id,version}' end;
     v_required  constant text[] := case when i_kind = 'insert' then '{queue}'
@@ -251,7 +255,8 @@ begin
                    then 'has both queue and keep_lease: a claim ends if its task moves'
                -- These only fail if they cannot be read.
                when num_nulls((e.v ->> 'id')::bigint, (e.v ->> 'version')::int4, (e.v ->> 'priority')::int2,
-                              (e.v ->> 'at')::timestamptz, now() + (e.v ->> 'delay')::interval) < 0 then null
+                              (e.v ->> 'at')::timestamptz, now() + (e.v ->> 'delay')::interval,
+                              (e.v ->> 'skip_collisions')::boolean) < 0 then null
                end as problem) p
          where p.problem is not null
          order by e.nr limit 1;

@@ -144,6 +144,7 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, """modify('me', '[{"queue": "q", "colour": "red"}]')"""),
     (INVALID, """modify('me', deletes => '[{"id": 1}]')"""),
     (INVALID, """modify('me', '[{"queue": "q", "headers": 1}]')"""),
+    (INVALID, """modify('me', '[{"queue": "q", "skip_collisions": "maybe"}]')"""),
     (INVALID, "list_tasks('q', '[]')"),
     (INVALID, """list_tasks('q', '{"colour": "red"}')"""),
     (INVALID, """list_tasks('q', '{"status": "asleep"}')"""),

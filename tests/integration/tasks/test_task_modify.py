@@ -195,7 +195,14 @@ def test_inserts_that_collide_are_refused_or_left_out(conn: Connection) -> None:
         ("collision", -1),
     ]
     assert len(found) == 3
+    some = [one | {"skip_collisions": nr != 1} for nr, one in enumerate(inserts)]
+    assert conflicts(lambda: tasks.modify(conn, inserts=some, skip=True)) == found[1:2]
+    lost = conflicts(lambda: tasks.modify(conn, inserts=some, deletes=[(10**9, 1)]))
+    assert lost[1:] == found[1:2]
     assert everything(conn) == before
+    del some[1]
+    assert [row[0] for row in tasks.modify(conn, inserts=some)] == ["skip", "insert", "skip"]
+    conn.execute("delete from pgq_task.task where queue_id = 2")
     result = tasks.modify(conn, inserts=inserts, skip=True)
     third = result[2][2]
     assert result == [
