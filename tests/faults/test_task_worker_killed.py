@@ -89,6 +89,8 @@ def start(dsn: str, run_python: Run) -> Start:
 def tasks(conn: Connection) -> Tasks:
     made = Tasks(conn)
     made.create_queue("work")
+    # On a busy machine leases of a second end more often than by kills.
+    made.set_config("work", "max_attempts", 1000)
     conn.execute("create table effect (task_id bigint)")
     return made
 

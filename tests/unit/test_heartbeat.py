@@ -13,8 +13,7 @@ from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy.connection import Connection
 from pgqpy.errors import ConnectionFailed
-
-PATIENCE = 10.0
+from tests.fixtures.fix_client import PATIENCE, wait_until
 
 
 class Conn:
@@ -87,10 +86,7 @@ def test_it_can_be_woken_and_closes_a_connection_that_it_does_not_need_soon() ->
     beats = Beats(every=math.inf)
     with beats.heartbeat:
         beats.wait(1)
-        deadline = monotonic() + PATIENCE
-        while not beats.seen[0].closed and monotonic() < deadline:
-            pass
-        assert beats.seen[0].closed
+        wait_until(lambda: beats.seen[0].closed)
         beats.at = 0.0
         beats.heartbeat.wake()
         beats.wait(1)

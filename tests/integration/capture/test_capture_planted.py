@@ -321,7 +321,7 @@ def test_a_table_that_its_owner_keeps_locked_holds_up_no_other(
     forge(mallory, "mallory.forged", queue)
     mallory.execute("create trigger x after insert on mallory.p execute function mallory.forged()")
     mallory.execute("begin; lock table mallory.p, mallory.p_1")
-    conn.execute("set statement_timeout = '3 s'")
+    conn.execute("set lock_timeout = '3 s'")
     listed = conn.execute("select table_name from pgq.capture_info()").fetchall()
     assert ("shop.p",) in listed
     maintained = conn.execute("select pgq.capture_new_partitions()").fetchall()

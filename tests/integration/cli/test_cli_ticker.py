@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 
 
@@ -20,7 +21,7 @@ def test_the_ticker_ticks_until_it_is_told_to_stop(
     channel = ops.value(conn, "select pgq.tick_channel(%s)", queue)
     conn.execute(f"listen {channel}")
     ticker = spawn("ticker", "--log-format", "logfmt")
-    assert [n.channel for n in conn.notifies(timeout=30, stop_after=1)] == [channel]
+    assert [n.channel for n in conn.notifies(timeout=PATIENCE, stop_after=1)] == [channel]
     # Its session is shown.
     pid = cli.json("status")["server"]["ticker_pid"]
     assert ops.value(conn, "select count(*) from pg_stat_activity where pid = %s", pid) == 1

@@ -383,8 +383,6 @@ def test_a_new_version_accepts_what_the_last_one_accepts(conn: Connection, chang
 @pytest.mark.one_database
 def test_what_counts_as_compatible_is(conn: Connection) -> None:
     """Random changes of random schemas, and values that the old one accepts."""
-    # As in the function that calls it: compiling would take most of the time.
-    conn.execute("set jit = off")
     generator = Generator(2)
     pairs = [(old, generator.changed(old)) for old in (generator.root() for _ in range(300))]
     found = conn.execute(

@@ -124,7 +124,7 @@ def test_rotations_do_not_wait_for_readers(conn: Connection, connect: Connect) -
     rotate_early(conn)
     reader = connect(autocommit=False)
     reader.execute("select * from pgq_ext.completed_event")
-    conn.execute("set statement_timeout = '20s'")
+    conn.execute("set lock_timeout = '20s'")
     do_batches(conn, "c", 1, 1000)
     reader.rollback()
     before = ops.value(conn, SIZE)
@@ -150,7 +150,7 @@ def test_emptying_makes_no_session_wait(conn: Connection, connect: Connect) -> N
         holder.execute("commit")
     # More writes of the same transaction must not go into a table that others cannot use.
     do_batches(holder, "holder", batch + 1, batch + 500)
-    other.execute("set statement_timeout = '20s'")
+    other.execute("set lock_timeout = '20s'")
     do_batches(other, "other", 2, 200)
     holder.execute("commit")
     assert call(other, "is_batch_done('other', 199)")

@@ -163,7 +163,7 @@ def test_rotation_skips_a_table_that_a_reader_has_locked_and_never_waits(
     ops.rotate_idle(conn, rotating, "c", 1)
     dump = connect(autocommit=False)
     dump.execute("select count(*) from pgq.event_template")
-    conn.execute("set statement_timeout = '10 s'")
+    conn.execute("set lock_timeout = '10 s'")
     for _ in range(3):
         assert ops.deliver(conn, rotating, "c") == []
         assert not ops.rotate(conn, rotating)

@@ -7,6 +7,7 @@ import pytest
 from psycopg import errors, sql
 
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
 
 SETTINGS = [("queue_disable_insert = true", "PQ006"), ("queue_per_tx_limit = 2", "PQ010")]
@@ -62,7 +63,7 @@ def test_while_the_queue_is_guarded_rows_are_the_same(
     assert cursor.rowcount == 2
     conn.execute("listen pgq_wake")
     writer.execute(sql.SQL("insert into {} (ev_data) values ('c')").format(relation(queue)))
-    assert [n.channel for n in conn.notifies(timeout=10, stop_after=1)] == ["pgq_wake"]
+    assert [n.channel for n in conn.notifies(timeout=PATIENCE, stop_after=1)] == ["pgq_wake"]
     stored = conn.execute(sql.SQL("select ev_id from {} order by 1").format(relation(queue)))
     assert [ev_id for (ev_id,) in stored][:2] == ids
     assert ops.value(conn, "select count(*) from pgq.event_template") == 3

@@ -13,7 +13,8 @@ from psycopg.types.json import Jsonb
 from pgqpy.errors import InvalidTask, TaskConflict, TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Calls, Connect, Connection
 from tests.fixtures.task_ops import refused, task_of
 
 Q, R = "mails", "letters"
@@ -195,13 +196,17 @@ def test_payloads_can_be_indexed_queue_by_queue(conn: Connection) -> None:
     )
 
 
-def test_an_index_that_was_not_completed_is_made_again(conn: Connection, connect: Connect) -> None:
+def test_an_index_that_was_not_completed_is_made_again(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     tasks.push(conn, Q, 1)
     blocker, builder = connect(autocommit=False), connect()
     tasks.push(blocker, Q, 2)
-    builder.execute("set statement_timeout = '200 ms'")
+    statement = ops.value(conn, "select pgq_task.payload_index_sql(%s)", Q)
+    building = calls.blocked(lambda own: own.execute(statement), builder)
+    builder.cancel_safe()
     with pytest.raises(psycopg.errors.QueryCanceled):
-        builder.execute(ops.value(conn, "select pgq_task.payload_index_sql(%s)", Q))
+        building.result(PATIENCE)
     blocker.commit()
     assert found(conn, {"payload": 2})
     assert ops.value(conn, "select pgq_task.index_payload(%s)", Q) == 1
