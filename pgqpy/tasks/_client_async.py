@@ -589,12 +589,18 @@ class AsyncTasks:
         await self._value(b"select pgq_task.resume_queue(%s)", queue)
 
     async def queues(
-        self, queue: str | None = None, *, max_count: int | None = 10_000
+        self,
+        queue: str | None = None,
+        *,
+        max_count: int | None = 10_000,
+        max_queues: int | None = None,
     ) -> list[TaskQueueInfo]:
-        """Return settings and sizes of all queues, or of one, counting at most ``max_count`` tasks
-        of each kind and priority (None: all)."""
-        ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
-        return await self._objects(TaskQueueInfo, ask, queue, sql.whole(max_count, "max_count"))
+        """Return settings and sizes of all queues, of one, or of those that match ``"tenant.*"``,
+        the first ``max_queues`` by name (None: all), counting at most ``max_count`` tasks of each
+        kind and priority (None: all)."""
+        ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4, %s::int4)"
+        numbers = sql.whole(max_count, "max_count"), sql.whole(max_queues, "max_queues")
+        return await self._objects(TaskQueueInfo, ask, queue, *numbers)
 
     async def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
@@ -741,8 +747,11 @@ class AsyncTasks:
         filter: Mapping[str, Any] | None = None,  # noqa: A002
         *,
         max_tasks: int | None = 100,
+        payloads: bool = True,
     ) -> list[TaskInfo]:
-        """List tasks, of all queues or of one, without locks.
+        """List tasks, of all queues, of one, or of those that match ``"tenant.*"``, without locks.
+
+        Without ``payloads`` these are None, and the server neither reads nor sends large ones.
 
         ``filter`` has the conditions of ``pgq_task.list_tasks``: ``status`` (available, claimed,
         scheduled, held, stopped, or several), ``ids``, ``payload`` and ``headers`` (contained
@@ -750,4 +759,5 @@ class AsyncTasks:
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
         number = sql.whole(max_tasks, "max_tasks")
-        return await self._objects(TaskInfo, sql.LIST, queue, sql.filter_json(filter), number)
+        ask = sql.LIST if payloads else sql.LIST_WITHOUT_PAYLOADS
+        return await self._objects(TaskInfo, ask, queue, sql.filter_json(filter), number)

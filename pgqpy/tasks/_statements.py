@@ -77,6 +77,7 @@ select id, version, queue, priority, status, nullif(at, 'infinity') as at, claim
        last_attempt, created, payload, headers, error, unique_key, order_key
   from pgq_task.list_tasks(%s::text, %s::jsonb, %s::int4)
 """
+LIST_WITHOUT_PAYLOADS = LIST.replace(b"payload", b"null::jsonb as payload")
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 #: Returns those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"

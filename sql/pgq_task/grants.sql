@@ -48,7 +48,7 @@ to pgq_reader;
 
 grant execute on function
     pgq_task.reserve_ids(int4),
-    pgq_task.get_queue_info(text, int4),
+    pgq_task.get_queue_info(text, int4, int4),
     pgq_task.server_time(),
     -- workers of an application register its periodic tasks
     pgq_task.set_periodic(text, text, text, text, jsonb, int4, text, jsonb, text, text),

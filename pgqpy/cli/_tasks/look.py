@@ -61,7 +61,7 @@ def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **
     more, tasks = len(tasks) > count, tasks[:count]
     now = datetime.now(UTC)
     columns: dict[str, Any] = {"Id": lambda each: str(each.id)}
-    if queue is None:
+    if queue is None or "*" in queue:
         columns["Queue"] = "queue"
     columns |= {
         "Status": "status",

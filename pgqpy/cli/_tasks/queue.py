@@ -76,18 +76,21 @@ def drop(conn: Connection, queue: str, force: bool) -> None:
 
 
 @task.command("queues", role="pgq_reader")
+@any_task_queue_argument
 @json_option
-def list_queues(conn: Connection) -> None:
+def list_queues(conn: Connection, queue: str | None) -> None:
     """List the task queues, and how many tasks they have.
 
-    Waiting is the time that the oldest task has waited. Large numbers are only counted up to
-    10,000. The keys of the JSON objects are the columns of pgq_task.get_queue_info().
+    In QUEUE an asterisk stands for any characters. Waiting is the time that the oldest task has
+    waited. Large numbers are only counted up to 10,000. The keys of the JSON objects are the
+    columns of pgq_task.get_queue_info().
 
     Examples:
+      pgqpy task queues 'tenant.*'
       pgqpy task queues --json | jq '.[] | select(.paused)'
     """
     print_items(
-        Tasks(conn).queues(),
+        Tasks(conn).queues(queue),
         {
             "Queue": lambda info: info.queue_name + (" (paused)" if info.paused else ""),
             "Available": lambda info: _size(info, info.available),

@@ -35,7 +35,7 @@ select s.id, pgq_task._shown(s.version) as version, q.queue_name as queue, pgq_t
    and s.queue_id <> all (array(select queue_id from pgq_task.queue
                                  where queue_restricted and not pgq_task._has_right(queue_id, 'read', current_user)));
 
-create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000)
+create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000, max_queues int4 default null)
 returns table (
     queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, time_limit interval,
     max_attempts int4, error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
@@ -46,8 +46,9 @@ as $$
 -- Returns the settings and sizes of task queues. It counts at most max_count tasks of each kind and priority, so that
 -- the cost does not depend on the size of the queue.
 -- Parameters:
---      queue               - name of a queue, null for all
+--      queue               - name of a queue, or a pattern: an asterisk stands for any characters; null for all
 --      max_count           - maximum number to count; null for all
+--      max_queues          - maximum number of queues, those first by name; null for all
 -- Returns:
 --      queue_name, created, paused (start of the pause; null if not paused), restricted, lease, time_limit,
 --      max_attempts, error_queue, keep
@@ -63,7 +64,7 @@ as $$
 --      oldest              - time since which the task that has waited longest is available
 --      next_time           - time when the next scheduled task is due
 --      The sizes are null for a restricted queue that the caller may not read.
--- Errors: PQ072 a count that is not positive
+-- Errors: PQ072 a count or limit that is not positive
 #variable_conflict use_column
 declare
     max_pos constant bigint := 9223372036854775807;
@@ -73,7 +74,9 @@ begin
     -- In one function: most of it is one statement.
     if max_count < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
-    elsif get_queue_info.queue is not null then
+    elsif max_queues < 1 then
+        perform pgq_task._raise_invalid(format('a limit of %s queues', max_queues), 'List one queue or more, or null for all.');
+    elsif get_queue_info.queue not like '%*%' then
         perform pgq_task._require_queues(array[get_queue_info.queue]);
     end if;
     return query
@@ -124,8 +127,8 @@ begin
                         from (select c.attempts from pgq_task.task c
                                where c.queue_id = q.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold
                 having not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read')) s on true
-         where q.queue_name = get_queue_info.queue or get_queue_info.queue is null
-         order by q.queue_name;
+         where q.queue_name = get_queue_info.queue or get_queue_info.queue is null or pgq_task._matches(q.queue_name, get_queue_info.queue)
+         order by q.queue_name limit max_queues;
 end;
 $$;
 

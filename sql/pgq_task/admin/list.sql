@@ -5,7 +5,8 @@ set enable_seqscan = off set jit = off
 as $$
 -- Returns tasks in their present state. It locks nothing and changes nothing.
 -- Parameters:
---      queue       - name of a queue; null for all that the caller may read
+--      queue       - name of a queue; or a pattern, in which an asterisk stands for any characters, or null, for all
+--                    that the caller may read
 --      filter      - a JSON object of conditions, all of which are met:
 --                    status              available, claimed, scheduled, held, stopped, or an array of these
 --                    ids                 an array
@@ -31,7 +32,7 @@ declare
     l       record;
 begin
     perform pgq_task._require_limit(max_tasks);
-    if list_tasks.queue is not null then
+    if list_tasks.queue not like '%*%' then
         if not exists (select from pgq_task.queue q where q.queue_name = list_tasks.queue)
            and exists (select from pgq_task.queue q where coalesce(q.queue_error_queue, q.queue_name || '.failed') = list_tasks.queue)
         then
@@ -45,10 +46,10 @@ begin
           from pgq_task.queue q
           join pgq_task.marked_lane n using (queue_id)
          where q.queue_name = list_tasks.queue
-            or list_tasks.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
+            or (list_tasks.queue is null or pgq_task._matches(q.queue_name, list_tasks.queue))
+           and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
            -- Planning a query costs more than finding out that there is nothing.
-           and (list_tasks.queue is not null
-                or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
+           and exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority)
          order by q.queue_name, n.priority desc
     loop
         foreach v_order in array '{s.pos,s.id}'::text[]

@@ -137,6 +137,16 @@ begin
 end;
 $$;
 
+create or replace function pgq_task._matches(i_queue text, i_pattern text)
+returns boolean
+language sql immutable
+as $$
+-- Returns whether a pattern has an asterisk, which stands for any characters, and the name of a queue matches it.
+-- Inlined.
+    select i_pattern like '%*%'
+       and i_queue like pg_catalog.replace(pg_catalog.regexp_replace(i_pattern, $re$([\\%_])$re$, $re$\\\1$re$, 'g'), '*', '%');
+$$;
+
 create or replace function pgq_task.find_queues(patterns text[])
 returns setof text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -151,8 +161,7 @@ begin
         select q.queue_name
           from pgq_task.queue q
          where q.queue_name = any (patterns)
-            or exists (select from unnest(patterns) p
-                        where p like '%*%' and q.queue_name like replace(regexp_replace(p, $re$([\\%_])$re$, $re$\\\1$re$, 'g'), '*', '%'))
+            or exists (select from unnest(patterns) p where pgq_task._matches(q.queue_name, p))
            and q.queue_name not like '%.failed'
            and not exists (select from pgq_task.queue e where coalesce(e.queue_error_queue, e.queue_name || '.failed') = q.queue_name)
            and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'));

@@ -54,8 +54,9 @@ def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
     cli.ok("task", "pause", "mails")
     assert "mails (paused)" in cli.ok("task", "queues")
     cli.ok("task", "resume", "mails")
-    (queue,) = cli.json("task", "queues")
+    (queue,) = cli.json("task", "queues", "m*s")
     assert queue["paused"] is None
+    assert cli.json("task", "queues", "s*") == []
     pushed(cli, "mails", "1")
     assert "--force" in cli.fails("task", "drop", "mails")
     cli.ok("task", "drop", "mails", "--force")

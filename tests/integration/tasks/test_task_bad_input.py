@@ -180,6 +180,7 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "remove_tasks('q', null, 0)"),
     (INVALID, "finished_tasks('q', 0)"),
     (INVALID, "get_queue_info('q', 0)"),
+    (INVALID, "get_queue_info('*', 1, 0)"),
     (INVALID, "reserve_ids(0)"),
     (INVALID, "finish_and_claim('me', %(mine)s, %(mine_version)s, 'q', lease => '0')"),
     (INVALID, "finish_many('me', array[1::bigint, 2], array[1])"),

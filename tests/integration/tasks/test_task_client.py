@@ -275,6 +275,20 @@ def test_queues_and_tasks_are_listed_and_changed(tasks: Tasks) -> None:
     assert (info.lease, info.max_attempts) == (timedelta(minutes=5), 3)
 
 
+def test_lists_are_of_queues_that_match_and_without_payloads_if_wanted(tasks: Tasks) -> None:
+    for queue in ("a.1", "a.2", "a_3"):
+        tasks.create_queue(queue)
+        tasks.push(queue, {"in": queue})
+    names = [info.queue_name for info in tasks.queues("a.*")]
+    assert names == [task.queue for task in tasks.list("a.*")] == ["a.1", "a.2"]
+    assert [info.queue_name for info in tasks.queues("*", max_queues=2)] == ["a.1", "a.2"]
+    assert [task.payload for task in tasks.list("a_*", {"payload": {"in": "a_3"}})] == [
+        {"in": "a_3"}
+    ]
+    assert {task.payload for task in tasks.list("*", payloads=False)} == {None}
+    assert [*tasks.list("b*"), *tasks.queues("b*")] == []
+
+
 def test_modify_changes_tasks_all_or_nothing(tasks: Tasks) -> None:
     first, second = tasks.push_many("work", ["a", "b"])
     changes = [{"id": first, "version": 1, "payload": "A", "delay": 3600}]
