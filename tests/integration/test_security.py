@@ -665,7 +665,7 @@ pgq._park_events pgq._remove_queue pgq._rename_sequences pgq._revoke_all pgq.rev
 pgq._set_event_keys pgq.set_group_config pgq.set_queue_config pgq.tune_storage
 pgq_ext.rotate pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
 pgq_task._count_limited pgq_task._counts_of pgq_task.create_queue
-pgq_task._drop_payload_index_of pgq_task.drop_queue pgq_task._estimate_total
+pgq_task.drop_payload_index pgq_task.drop_queue pgq_task._estimate_total
 pgq_task._expire_finished pgq_task.finished_tasks pgq_task.get_result pgq_task._grant_sequences
 pgq_task.index_payload pgq_task._keep_finished pgq_task._last_of_limit pgq_task.list_tasks
 pgq_task._lock_found pgq_task._log_limited_claim pgq_task._make_finished_tables

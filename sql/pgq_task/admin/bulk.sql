@@ -25,7 +25,7 @@ begin
     v_ids := pgq_task._lock_found('change', queue, filter, max_tasks, claimed);
     -- Check this even if it finds no tasks.
     if change ->> 'queue' is not null then
-        perform pgq_task._require_insert(array[change ->> 'queue']);
+        perform pgq_task._find_queue(change ->> 'queue', 'insert');
     end if;
     if coalesce(change ->> 'at', change ->> 'delay') is not null then
         perform pgq_task._position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);
@@ -117,17 +117,13 @@ as $$
 -- session that is about to claim or finish them, are included only on request.
 declare
     v_where constant text := pgq_task._filter_sql(i_filter);
-    q       record;
+    q       constant pgq_task.queue := pgq_task._find_queue(i_queue, i_action);
     v_ids   bigint[];
 begin
-    perform pgq_task._require_queues(array[i_queue]), pgq_task._require_limit(i_max_tasks);
-    select queue_id, queue_restricted into q from pgq_task.queue where queue_name = i_queue;
-    if q.queue_restricted then
-        perform pgq_task._require_right(q.queue_id, i_action);
-        -- The number of tasks that match a filter reveals their contents.
-        if i_filter - 'ids' <> '{}' then
-            perform pgq_task._require_right(q.queue_id, 'read');
-        end if;
+    perform pgq_task._require_limit(i_max_tasks);
+    -- The number of tasks that match a filter reveals their contents.
+    if i_filter - 'ids' <> '{}' then
+        perform pgq_task._find_queue(i_queue, 'read');
     end if;
     -- All at once: changing one of them may change others of them too, which a cursor would then skip.
     execute format(

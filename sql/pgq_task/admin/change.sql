@@ -57,7 +57,7 @@ as $$
 declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
 begin
-    perform pgq_task._require_insert(v_queues);
+    perform pgq_task._find_queue(n, 'insert') from unnest(v_queues) n;
     if v_queues = '{}' and not exists (select from unnest(i_changes || i_common) c where c ->> 'unique_key' is not null) then
         return query select * from pgq_task._apply_changes(i_ids, i_changes, i_common);
         return;
@@ -126,7 +126,7 @@ begin
                   left join pgq_task.queue q on q.queue_name = d.c ->> 'queue'
                  cross join lateral (
                        select case when d.c ->> 'queue' is null then o.queue_id
-                                   else coalesce(q.queue_id, pgq_task._id_of_queue(d.c ->> 'queue')) end as new_queue_id,
+                                   else coalesce(q.queue_id, (pgq_task._find_queue(d.c ->> 'queue')).queue_id) end as new_queue_id,
                               case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n
                  -- Tasks that get the same time stay in their order.
                  order by w.nr) o
@@ -183,7 +183,7 @@ as $$
 begin
     -- Check this even if there is nothing to push.
     if target is not null then
-        perform pgq_task._require_insert(array[target]);
+        perform pgq_task._find_queue(target, 'insert');
     end if;
     return query
         select pgq_task.push(coalesce(target, queue), f.payload, priority => f.priority, unique_key => f.unique_key,

@@ -68,16 +68,11 @@ as $$
 #variable_conflict use_column
 declare
     max_pos constant bigint := 9223372036854775807;
-    v_now   constant timestamptz := clock_timestamp();
-    v_pos   constant bigint := pgq_task._position_of(v_now);
+    v_pos   constant bigint := pgq_task._position_of(statement_timestamp());
 begin
-    -- In one function: most of it is one statement.
-    if max_count < 1 then
-        perform pgq_task._raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
-    elsif max_queues < 1 then
-        perform pgq_task._raise_invalid(format('a limit of %s queues', max_queues), 'List one queue or more, or null for all.');
-    elsif get_queue_info.queue not like '%*%' then
-        perform pgq_task._require_queues(array[get_queue_info.queue]);
+    perform pgq_task._require_limit(max_count), pgq_task._require_limit(max_queues, 'queues');
+    if get_queue_info.queue not like '%*%' then
+        perform pgq_task._find_queue(get_queue_info.queue);
     end if;
     return query
         select q.queue_name, q.queue_created, q.queue_paused, q.queue_restricted, q.queue_lease, q.queue_time_limit,
@@ -88,44 +83,28 @@ begin
                pgq_task._time_of(s.oldest), pgq_task._time_of(s.next_time)
           from pgq_task.queue q
           left join lateral (
-               select max_count is null or bool_and(now.n < max_count and later.n < max_count and stop.n < max_count and hold.n < max_count) as exact,
-                      sum(now.n + later.n + stop.n + hold.n)::int8 as total,
-                      sum(now.n - now.claimed - now.held)::int8 as available, sum(now.claimed + later.claimed)::int8 as claimed,
-                      sum(later.n - later.claimed - later.held)::int8 as scheduled,
-                      sum(now.held + later.held + hold.n)::int8 as held, sum(stop.n)::int8 as stopped,
-                      coalesce(max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)), 0) as attempts,
-                      min(now.first) as oldest, min(later.first) as next_time
-                 from (select distinct n.priority, n.low from pgq_task.marked_lane n where n.queue_id = q.queue_id) l
+               select max_count is null or bool_and(n.total < max_count) as exact, sum(n.total)::int8 as total,
+                      sum(n.available)::int8 as available, sum(n.claimed)::int8 as claimed, sum(n.scheduled)::int8 as scheduled,
+                      sum(n.held)::int8 as held, sum(n.stopped)::int8 as stopped,
+                      coalesce(max(n.attempts), 0) as attempts, min(n.oldest) as oldest, min(n.next_time) as next_time
+                 from (select distinct m.priority, m.low from pgq_task.marked_lane m where m.queue_id = q.queue_id) l
+                -- positions of tasks that are due, are due later, are stopped, and have none
+                cross join lateral (values (l.low, v_pos), (v_pos + 1, max_pos - 1), (max_pos, max_pos), (null, null)) r (low, high)
                 cross join lateral (
-                      select count(*) as n, count(*) filter (where c.status = 'claimed') as claimed,
+                      select count(*) as total, count(*) filter (where c.status = 'available') as available,
+                             count(*) filter (where c.status = 'claimed') as claimed,
+                             count(*) filter (where c.status = 'scheduled') as scheduled,
                              count(*) filter (where c.status = 'held') as held,
-                             max(c.attempts) as attempts, min(c.pos) filter (where c.status = 'available') as first
-                        from (select c.pos, c.attempts, case
-                                     when c.lease > v_now then 'claimed'
-                                     when c.order_key is not null and exists (
-                                          select from pgq_task.task e
-                                           where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id) then 'held'
-                                     else 'available' end as status
-                                from pgq_task.task c
-                               where c.queue_id = q.queue_id and c.priority = l.priority
-                                 and c.pos between l.low and v_pos
-                               order by c.queue_id, c.priority, c.pos limit max_count) c) now
-                cross join lateral (
-                      select count(*) as n, count(*) filter (where c.claimed) as claimed, count(*) filter (where c.parked) as held,
-                             max(c.attempts) as attempts, min(c.pos) filter (where not c.claimed and not c.parked) as first
-                        from (select c.pos, c.attempts, coalesce(c.lease > v_now, false) as claimed,
-                                     (c.lease > v_now) is not true and pgq_task._is_parked(c.pos) as parked
-                                from pgq_task.task c
-                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos > v_pos and c.pos < max_pos
-                               order by c.queue_id, c.priority, c.pos limit max_count) c) later
-                cross join lateral (
-                      select count(*) as n, max(c.attempts) as attempts
-                        from (select c.attempts from pgq_task.task c
-                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos = max_pos limit max_count) c) stop
-                cross join lateral (
-                      select count(*) as n, max(c.attempts) as attempts
-                        from (select c.attempts from pgq_task.task c
-                               where c.queue_id = q.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold
+                             count(*) filter (where c.status = 'stopped') as stopped, max(c.attempts) as attempts,
+                             min(c.pos) filter (where c.status = 'available') as oldest,
+                             min(c.pos) filter (where c.status = 'scheduled') as next_time
+                        from ((select t.status, t.attempts, t.pos from pgq_task.task_status t
+                                where t.queue_id = q.queue_id and t.priority = l.priority and t.pos between r.low and r.high
+                                order by t.queue_id, t.priority, t.pos limit max_count)
+                              union all
+                              (select t.status, t.attempts, t.pos from pgq_task.task_status t
+                                where t.queue_id = q.queue_id and t.priority = l.priority and t.pos is null and r.low is null
+                                limit max_count)) c) n
                 having not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read')) s on true
          where q.queue_name = get_queue_info.queue or get_queue_info.queue is null or pgq_task._matches(q.queue_name, get_queue_info.queue)
          order by q.queue_name limit max_queues;
@@ -154,7 +133,7 @@ as $$
 -- Returns: true if all of them are empty, as seen by the caller's transaction.
 -- Errors: PQ072 no queue given, 42501 no right to read one of them
 begin
-    perform pgq_task._require_readable(queues);
+    perform pgq_task._require_queues(queues, 'read');
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
                select from pgq_task.queue q
@@ -183,7 +162,7 @@ as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
 begin
-    perform pgq_task._require_readable(queues);
+    perform pgq_task._require_queues(queues, 'read');
     return pgq_task._time_of(min(t.pos))
       from pgq_task.queue q
       join pgq_task.marked_lane l using (queue_id)
@@ -207,18 +186,4 @@ as $$
 -- Returns the server's time, which leases and schedules use.
 -- Returns: the present time, not that of the transaction's start.
     select clock_timestamp();
-$$;
-
-create or replace function pgq_task._require_readable(i_queues text[])
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
--- Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it.
-begin
-    perform pgq_task._require_queues(i_queues);
-    perform pgq_task._require_right(r.queue_id, 'read')
-       from (select distinct q.queue_id from unnest(i_queues) u (queue_name)
-               join pgq_task.queue q using (queue_name)
-              where q.queue_restricted) r;
-end;
 $$;

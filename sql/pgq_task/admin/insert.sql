@@ -40,9 +40,10 @@ declare
     v_queues    int4[];
     v_lanes     int4[];
     v_conflicts jsonb;
+    v_refused   jsonb;
 begin
     -- In one function: most of it is two statements in a loop.
-    perform pgq_task._require_insert(array(select distinct v ->> 'queue' from jsonb_array_elements(i_inserts) v));
+    perform pgq_task._find_queue(q.name, 'insert') from (select distinct v ->> 'queue' as name from jsonb_array_elements(i_inserts) v) q;
     perform pgq_task._require_named_once(v_chosen, 'inserted');
     if 0 <= any (v_chosen) then
         v_reserved := array(select r.id from pgq_task.reserved_id r
@@ -75,7 +76,7 @@ begin
         end if;
         -- In the order in which all sessions insert the same keys.
         with wanted as (
-            select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, pgq_task._id_of_queue(i.v ->> 'queue')) as queue_id
+            select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, (pgq_task._find_queue(i.v ->> 'queue')).queue_id) as queue_id
               from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
               left join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
               join unnest(v_left) l (nr) on l.nr = i.nr
@@ -106,29 +107,17 @@ begin
         v_left := array(select l.nr from unnest(v_left) l (nr) left join unnest(v_done) d (id) on d.id = v_ids[l.nr] where d.id is null);
         exit when v_left = '{}';
 
-        select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
-                   'kind', 'insert', 'nr', i.nr, 'id', coalesce((i.v ->> 'id')::bigint, t.id), 'version', t.version,
-                   'reason', 'collision', 'queue', i.v ->> 'queue', 'unique_key', i.v ->> 'unique_key', 'other', t.id)) order by i.nr)
-          into v_conflicts
-          from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
-          join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
-          left join lateral (
-               select t.id, case when t.queue_id = q.queue_id or pgq_task._may_read(t.queue_id) then t.version end as version
-                 from pgq_task.task t where t.id = v_ids[i.nr]
-               union all
-               select t.id, t.version from pgq_task.task t
-                where t.queue_id = q.queue_id and t.unique_key = i.v ->> 'unique_key'
-               limit 1) t on true
-          join unnest(v_left) l (nr) on l.nr = i.nr;
-        if v_left && v_strict then
-            perform pgq_task._raise_modify_conflict((select jsonb_agg(c) from jsonb_array_elements(v_conflicts) c
-                                                      where (c ->> 'nr')::int4 = any (v_strict)));
+        v_conflicts := jsonb_path_query_array(pgq_task._collisions_of(i_inserts, null, '{}', true), '$[*] ? (@.nr == $left[*] && exists (@.other))',
+                                              jsonb_build_object('left', v_left));
+        v_refused := jsonb_path_query_array(v_conflicts, '$[*] ? (@.nr == $strict[*])', jsonb_build_object('strict', v_strict));
+        if v_refused <> '[]' then
+            perform pgq_task._raise_modify_conflict(v_refused);
         end if;
         return query
             select 'skip', (c ->> 'nr')::int4, (c ->> 'other')::bigint, (c ->> 'version')::int4
-              from jsonb_array_elements(v_conflicts) c where c ? 'other';
-        -- For keys without an id, the other task was finished in between: the key is free now.
-        v_left := array(select (c ->> 'nr')::int4 from jsonb_array_elements(v_conflicts) c where not c ? 'other');
+              from jsonb_array_elements(v_conflicts) c;
+        -- If a key is free now, the other task was finished in between.
+        v_left := array(select l from unnest(v_left) l except select (c ->> 'nr')::int4 from jsonb_array_elements(v_conflicts) c);
         exit when v_left = '{}';
     end loop;
 end;
@@ -148,27 +137,5 @@ begin
        from (select distinct n.queue_id, n.priority::int2 as priority
                from unnest(i_queue_ids, i_priorities) n (queue_id, priority)
               order by 1, 2) l;
-end;
-$$;
-
-create or replace function pgq_task._require_insert(i_queues text[])
-returns void
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-as $$
--- Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.
-declare
-    w   record;
-begin
-    for w in
-        select u.queue_name, q.queue_id, q.queue_restricted
-          from unnest(i_queues) u (queue_name)
-          left join pgq_task.queue q using (queue_name)
-    loop
-        if w.queue_id is null then
-            perform pgq_task._raise_queue_not_found(w.queue_name);
-        elsif w.queue_restricted then
-            perform pgq_task._require_right(w.queue_id, 'insert');
-        end if;
-    end loop;
 end;
 $$;

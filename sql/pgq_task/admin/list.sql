@@ -38,7 +38,7 @@ begin
         then
             return; -- Nothing has failed yet.
         end if;
-        perform pgq_task._require_readable(array[list_tasks.queue]);
+        perform pgq_task._find_queue(list_tasks.queue, 'read');
     end if;
     for l in
         select distinct q.queue_id, q.queue_name, n.priority, n.low,
@@ -124,7 +124,10 @@ begin
                 when 'created_before' then format('s.created < %L', v_time)
                 when 'at_after' then format('s.at >= %L', v_time)
                 when 'at_before' then format('s.at < %L', v_time)
-                else pgq_task._raise_unknown_filter(k) end);
+                else pgq_task._raise_invalid(
+                    format('the filter has an unknown condition %L', k),
+                    'Conditions: status, ids, payload, headers, error, claimant, priority, unique_key, order_key, attempts, '
+                    'created_after, created_before, at_after, at_before.') end);
     end loop;
     return v_sql;
 exception when data_exception then
@@ -133,27 +136,14 @@ exception when data_exception then
 end;
 $$;
 
-create or replace function pgq_task._raise_unknown_filter(i_key text)
-returns text
-language plpgsql
-as $$
--- Raises PQ072.
-begin
-    perform pgq_task._raise_invalid(
-        pg_catalog.format('the filter has an unknown condition %L', i_key),
-        'Conditions: status, ids, payload, headers, error, claimant, priority, unique_key, order_key, attempts, '
-        'created_after, created_before, at_after, at_before.');
-end;
-$$;
-
-create or replace function pgq_task._require_limit(i_max_tasks int4)
+create or replace function pgq_task._require_limit(i_limit int4, i_of text default 'tasks')
 returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a limit is null or positive.
 begin
-    if i_max_tasks < 1 then
-        perform pgq_task._raise_invalid(format('a limit of %s tasks', i_max_tasks), 'Give a limit of one task or more, or null for none.');
+    if i_limit < 1 then
+        perform pgq_task._raise_invalid(format('a limit of %s %s', i_limit, i_of), 'Give a limit of 1 or more, or null for none.');
     end if;
 end;
 $$;

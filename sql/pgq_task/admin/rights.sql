@@ -108,10 +108,7 @@ declare
     v_queue     int4;
 begin
     perform pgq._require_actions(revoke_queue.actions, pgq_task._actions(), 'PQ072');
-    select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = revoke_queue.queue;
-    if not found then
-        perform pgq_task._raise_queue_not_found(revoke_queue.queue);
-    end if;
+    v_queue := (pgq_task._find_queue(revoke_queue.queue)).queue_id;
     update pgq_task.queue_grant g
        set actions = array(select a from unnest(g.actions) a where a <> all (revoke_queue.actions))
      where g.queue_id = v_queue and g.grantee = v_grantee;
@@ -146,7 +143,7 @@ as $$
 #variable_conflict use_column
 begin
     if get_queue_grants.queue is not null then
-        perform pgq_task._require_queues(array[get_queue_grants.queue]);
+        perform pgq_task._find_queue(get_queue_grants.queue);
     end if;
     return query
         select q.queue_name, q.queue_restricted, r.rolname::text, g.actions

@@ -10,6 +10,24 @@ begin
 end;
 $$;
 
+create or replace function pgq_task._find_queue(i_queue text, i_action text default null)
+returns pgq_task.queue
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns a queue; raises PQ070 if there is none, 42501 if the caller may not do this with its tasks.
+declare
+    q   pgq_task.queue;
+begin
+    select * into q from pgq_task.queue where queue_name = i_queue;
+    if not found then
+        perform pgq_task._raise_queue_not_found(i_queue);
+    elsif q.queue_restricted and i_action is not null then
+        perform pgq_task._require_right(q.queue_id, i_action);
+    end if;
+    return q;
+end;
+$$;
+
 create or replace function pgq_task._raise_conflict(i_message text, i_conflicts jsonb)
 returns void
 language plpgsql
@@ -25,13 +43,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._raise_invalid(i_message text, i_hint text)
-returns void
+create or replace function pgq_task._raise_invalid(i_message text, i_hint text, i_code text default 'PQ072')
+returns text
 language plpgsql
 as $$
--- Raises PQ072: an invalid argument.
+-- Raises PQ072, an invalid argument, or another error. It has a type so that it can stand in an expression.
 begin
-    raise exception using errcode = 'PQ072', message = i_message, hint = i_hint;
+    raise exception using errcode = i_code, message = i_message, hint = i_hint;
 end;
 $$;
 

@@ -207,7 +207,7 @@ begin
     if v_id is null then
         perform pgq_task._raise_queue_not_found(queue);
     end if;
-    perform pgq_task._drop_payload_index_of(v_id);
+    perform pgq_task.drop_payload_index(queue);
     -- This waits for transactions that have pushed; later pushes do not find the sequences: see
     -- pgq_task._wake_workers(). Lock them in the order in which pushes do.
     perform pgq_task._retire_pushed(v_pushed, v_id);

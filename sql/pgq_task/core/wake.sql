@@ -87,9 +87,7 @@ declare
     v_now   constant timestamptz := clock_timestamp();
     v_next  bigint;
 begin
-    perform pgq_task._require_queues(queues);
-    perform pgq_task._require_right(q.queue_id, 'claim')
-       from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
+    perform pgq_task._require_queues(queues, 'claim');
     -- See pgq_task._wake_workers(3), which holds this lock for microseconds. Any role could hold it, and for ever.
     for n in 1 .. 100 loop
         exit when pg_try_advisory_xact_lock_shared(pgq._lock_key('wake workers'));
@@ -117,23 +115,24 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._require_queues(i_queues text[])
+create or replace function pgq_task._require_queues(i_queues text[], i_action text default null)
 returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
--- Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all.
+-- Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all, 42501 if the caller may not do this
+-- with the tasks of one of them.
 declare
     v_name  text;
 begin
     if coalesce(cardinality(i_queues), 0) = 0 then
         perform pgq_task._raise_invalid('no queues are given', 'Name one or more task queues.');
     end if;
-    foreach v_name in array i_queues
-    loop
-        if not exists (select from pgq_task.queue where queue_name = v_name) then
-            perform pgq_task._raise_queue_not_found(v_name);
-        end if;
-    end loop;
+    select n into v_name from unnest(i_queues) n where not exists (select from pgq_task.queue where queue_name = n) limit 1;
+    if found then
+        perform pgq_task._raise_queue_not_found(v_name);
+    end if;
+    perform pgq_task._require_right(q.queue_id, i_action)
+       from pgq_task.queue q where q.queue_name = any (i_queues) and q.queue_restricted and i_action is not null;
 end;
 $$;
 

@@ -137,21 +137,13 @@ as $$
 -- Returns: the tasks in their final state, with result and time; none if the queue keeps nothing.
 -- Errors: 42501 no right to read it, PQ072 an invalid limit or outcome
 declare
-    v_queue_id  int4;
-    v_keep      interval;
+    q   constant pgq_task.queue := pgq_task._find_queue(queue, 'read');
 begin
-    select q.queue_id, q.queue_keep into v_queue_id, v_keep
-      from pgq_task.queue q
-     where q.queue_name = finished_tasks.queue
-       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'));
-    if not found then
-        perform pgq_task._raise_queue_not_found(queue);
-    elsif max_tasks < 1 then
-        perform pgq_task._raise_invalid(format('a limit of %s tasks', max_tasks), 'Ask for one task or more; null is all.');
-    elsif outcome not in ('finished', 'popped', 'deleted') then
+    perform pgq_task._require_limit(max_tasks);
+    if outcome not in ('finished', 'popped', 'deleted') then
         perform pgq_task._raise_invalid(format('outcome %L', outcome), 'There are finished, popped and deleted.');
     end if;
-    if to_regclass(format('pgq_task.finished_%s_0', v_queue_id)) is null then
+    if to_regclass(format('pgq_task.finished_%s_0', q.queue_id)) is null then
         return;
     end if;
     return query execute format($sql$
@@ -164,8 +156,8 @@ begin
            and ($5 is null or f.payload @> $5)
            and ($6 is null or f.outcome = $6)
          order by f.finished desc, f.id desc
-         limit $7$sql$, pgq_task._finished_sql(v_queue_id))
-        using clock_timestamp() - v_keep, ids, finished_from, finished_before, payload, outcome, max_tasks;
+         limit $7$sql$, pgq_task._finished_sql(q.queue_id))
+        using clock_timestamp() - q.queue_keep, ids, finished_from, finished_before, payload, outcome, max_tasks;
 end;
 $$;
 

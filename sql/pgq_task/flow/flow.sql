@@ -47,7 +47,7 @@ begin
        from jsonb_array_elements(steps) with ordinality s (v, nr);
     insert into pgq_task.flow (flow_id) values (v_flow);
     insert into pgq_task.flow_step (flow_id, nr, id, queue_id, queue_name, name, after, waits_for)
-    select v_flow, s.nr, v_ids[s.nr], coalesce(q.queue_id, pgq_task._id_of_queue(s.v ->> 'queue')), s.v ->> 'queue',
+    select v_flow, s.nr, v_ids[s.nr], coalesce(q.queue_id, (pgq_task._find_queue(s.v ->> 'queue')).queue_id), s.v ->> 'queue',
            coalesce(s.v ->> 'name', 'step ' || s.nr), a.after, a.after[1 + floor(random() * cardinality(a.after))::int4]
       from jsonb_array_elements(steps) with ordinality s (v, nr)
       left join pgq_task.queue q on q.queue_name = s.v ->> 'queue'

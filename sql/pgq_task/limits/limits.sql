@@ -17,7 +17,7 @@ as $$
 -- Errors: PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
-    v_queue     constant int4 := pgq_task._id_of_queue(set_limits.queue);
+    v_queue     constant int4 := (pgq_task._find_queue(set_limits.queue)).queue_id;
     v_limits    constant int4[] := array_remove(array[set_limits.max_running, set_limits.max_running_per_key,
                                                       set_limits.rate, set_limits.rate_per_key], null);
     v_limited   constant boolean := v_limits <> '{}';

@@ -41,9 +41,9 @@ begin
         execute format('select exists (select from %s where %I not in (%L, %L, %L))', i_table, v_status, 'new', 'succeeded', 'failed')
            into v_foreign;
         if v_foreign then
-            perform pgq_task._raise_table(
+            perform pgq_task._raise_invalid(
                 format('column %I of table %s holds something else', v_status, i_table),
-                'Give the column another name: pgq_task.add_columns(table, ''{"status": "task_status"}'').');
+                'Give the column another name: pgq_task.add_columns(table, ''{"status": "task_status"}'').', 'PQ078');
         end if;
     end if;
 
@@ -97,11 +97,14 @@ begin
         execute format('select exists (select from %s where %I is not null)', i_table, v_next) into v_waiting;
     end if;
     if v_waiting then
-        raise exception using errcode = 'PQ073',
-            message = format('rows of table %s wait to be processed', i_table),
-            hint = format('Process them, or set their %I to null; force => true forgets that they wait.', v_next);
+        perform pgq_task._raise_invalid(
+            format('rows of table %s wait to be processed', i_table),
+            format('Process them, or set their %I to null; force => true forgets that they wait.', v_next), 'PQ073');
     end if;
-    perform pgq_task._drop_notify_triggers(i_table, v_next);
+    if pgq_task._quiet_sequence(i_table, v_next) is not null then
+        execute format('drop trigger if exists %2$I on %1$s; drop trigger if exists %3$I on %1$s', i_table,
+                       'pgq_task_insert_' || to_hex(hashtext(v_next)), 'pgq_task_update_' || to_hex(hashtext(v_next)));
+    end if;
     if v_drop <> '{}' then
         execute format('alter table %s %s', i_table, array_to_string(v_drop, ', '));
     end if;
@@ -139,9 +142,9 @@ begin
       from jsonb_each_text(v_names) n
      where not exists (select from pg_attribute a where a.attrelid = i_table and a.attname = n.value and not a.attisdropped);
     if v_missing is not null then
-        perform pgq_task._raise_table(
+        perform pgq_task._raise_invalid(
             format('table %s has no column %s', i_table, v_missing),
-            format('Add what is missing: select pgq_task.add_columns(%L). If the columns have other names, give these.', i_table));
+            format('Add what is missing: select pgq_task.add_columns(%L). If the columns have other names, give these.', i_table), 'PQ078');
     end if;
     return query
         select i_table::text, array_agg(a.attname::text order by k.nr), array_agg(format_type(a.atttypid, a.atttypmod) order by k.nr),

@@ -42,24 +42,6 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._drop_notify_triggers(i_table regclass, i_next text)
-returns void
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
--- Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the column.
-declare
-    v_name  text;
-begin
-    for v_name in
-        select tgname from pg_trigger
-         where tgrelid = i_table
-           and tgname in ('pgq_task_insert_' || to_hex(hashtext(i_next)), 'pgq_task_update_' || to_hex(hashtext(i_next)))
-    loop
-        execute format('drop trigger %I on %s', v_name, i_table);
-    end loop;
-end;
-$$;
-
 create or replace function pgq_task._notify_of_table()
 returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp

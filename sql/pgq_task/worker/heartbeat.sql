@@ -64,7 +64,7 @@ as $$
 #variable_conflict use_column
 begin
     if get_progress.queue_name is not null then
-        perform pgq_task._require_readable(array[get_progress.queue_name]);
+        perform pgq_task._find_queue(get_progress.queue_name, 'read');
     end if;
     return query
         select t.id, q.queue_name, t.claimant, t.lease, p.done, p.total, p.note, p.at, c.reason

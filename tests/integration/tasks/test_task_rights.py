@@ -91,8 +91,7 @@ OF_NO_QUEUE = {
     # with its caller's rights on a table of the application
     *("add_columns", "remove_columns", "table_index_sql", "describe_table", "table_sizes"),
     *("_column_names", "_require_key", "_require_types", "_has_index"),
-    *("_raise_table", "_raise_invalid"),
-    *("notify_workers", "_drop_notify_triggers", "_notify_of_table", "_quiet_sequence"),
+    *("_raise_invalid", "notify_workers", "_notify_of_table", "_quiet_sequence"),
     *("_table_signal", "was_left", "want_quiet"),
 }
 """These do nothing with the tasks of a queue."""
