@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import selectors
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -280,10 +282,52 @@ class Interruptible:
         """Do nothing."""
 
 
+class _Threads:
+    """Threads for calls, as many as run at a time. They do not keep the process from ending, as
+    those of `concurrent.futures` do."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        ended: Future[T] = Future()
+        self._calls.put((ended, call))
+        if not self._idle.acquire(blocking=False):
+            threading.Thread(target=self._run, name="pgqpy call", daemon=True).start()
+        return ended
+
+    def _run(self) -> None:
+        while True:
+            ended, call = self._calls.get()
+            if ended.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:
+                    ended.set_exception(error)
+                else:
+                    ended.set_result(result)
+                    del result
+            del ended, call
+            self._idle.release()
+
+
+_threads = _Threads()
+
+
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """Run a call in a thread that does not keep the process from ending."""
+    return _threads.submit(call)
+
+
 class _Slots:
     """Concurrency slots. `check` raises the first error."""
 
-    def __init__(self, most: int, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[], None]) -> None:
         """``ended`` is called whenever a call has ended."""
         self._ended = ended
         self._running: set[Any] = set()
@@ -299,15 +343,11 @@ class _Slots:
 
 
 class Slots(_Slots):
-    """Slots for calls that run in threads, at most ``most``."""
-
-    def __init__(self, most: int, ended: Callable[[], None]) -> None:
-        super().__init__(most, ended)
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="pgqpy")
+    """Slots for calls that run in threads."""
 
     def start(self, call: Callable[[], None]) -> None:
         """Run a call; there must be room."""
-        running = self._pool.submit(call)
+        running = in_thread(call)
         self._running.add(running)
         running.add_done_callback(self._done)
 
@@ -316,13 +356,16 @@ class Slots(_Slots):
         self._running.discard(ended)
         self._ended()
 
-    def close(self) -> None:
-        """Wait for all calls."""
-        self._pool.shutdown()
+    def cancel(self, timeout: float) -> None:
+        """Do nothing: threads end when they end."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for all calls, at most ``timeout`` seconds."""
+        wait([*self._running], timeout)
 
 
 class AsyncSlots(_Slots):
-    """Slots for calls that run in tasks. `close` cancels those that still run."""
+    """Slots for calls that run in tasks."""
 
     def start(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a call; there must be room."""
@@ -336,9 +379,13 @@ class AsyncSlots(_Slots):
             self._error = self._error or task.exception()
         self._ended()
 
-    async def close(self) -> None:
-        """Cancel all calls, and wait for them."""
-        left = [*self._running]
-        for task in left:
+    async def cancel(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        """Cancel all calls, and wait for their ends, at most ``timeout`` seconds."""
+        for task in (left := [*self._running]):
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            await asyncio.wait(left, timeout=timeout)
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Like `cancel`."""
+        await self.cancel(timeout)

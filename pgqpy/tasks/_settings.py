@@ -43,6 +43,7 @@ class TaskWorkerSettings(TypedDict, total=False):
     fold_interval: float | None
     poll_interval: float | None
     reconnect_cap: float | None
+    stop_timeout: float | None
 
 
 class TableWorkerSettings(TypedDict, total=False):
@@ -110,7 +111,13 @@ class Settings:
     fold_interval: float
     poll_interval: float
     reconnect_cap: float
+    stop_timeout: float | None
     until_empty: bool
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether tasks are worked on beside the loop, not in it."""
+        return self.concurrency > 1 or self.stop_timeout is not None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -163,6 +170,7 @@ _KINDS_OF_TASKS = _KINDS | {
     "lease": Kind("positive seconds", _is_positive).or_none(),
     "fold_interval": SECONDS,
     "reconnect_cap": POSITIVE_SECONDS,
+    "stop_timeout": SECONDS.or_none(),
 }
 _KINDS_OF_ROWS = _KINDS | {
     "table": Kind("the name of one", lambda value: isinstance(value, str) and value != ""),

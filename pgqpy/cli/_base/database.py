@@ -53,9 +53,7 @@ def interruptible() -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        watchdog = threading.Timer(PATIENCE, os._exit, [INTERRUPTED])
-        watchdog.daemon = True
-        watchdog.start()
+        end_soon(INTERRUPTED)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
@@ -63,6 +61,13 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_soon(code: int) -> None:
+    """End the process, unless it has ended by then."""
+    watchdog = threading.Timer(PATIENCE, os._exit, [code])
+    watchdog.daemon = True
+    watchdog.start()
 
 
 @contextmanager

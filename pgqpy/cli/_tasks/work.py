@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+from collections.abc import Awaitable
 from typing import Any
 
 import click
 
 from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
 from pgqpy.cli._base.command import log_options, log_to
-from pgqpy.cli._base.database import interruptible
+from pgqpy.cli._base.database import end_soon, interruptible
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_module
 from pgqpy.cli._tasks.choice import task
@@ -26,6 +27,9 @@ from pgqpy.errors import PgqError
     "--batch-size", type=click.IntRange(min=1), metavar="N", help="Claim at most N at once."
 )
 @click.option("--lease", type=float, metavar="SECONDS", help="Claim for this time, and renew.")
+@click.option(
+    "--stop-timeout", type=float, metavar="SECONDS", help="Wait this long for tasks at the end."
+)
 @click.option(
     "--until-empty", is_flag=True, help="Work on what is available, and end; for schedulers."
 )
@@ -55,7 +59,14 @@ def work(
     with log_to(None, log_level, log_format), interruptible():
         ended = worker.run(until_empty=until_empty)
         if inspect.iscoroutine(ended):
-            asyncio.run(ended)
+            asyncio.run(_finish(ended, worker.stop_timeout))
+
+
+async def _finish(run: Awaitable[None], stop_timeout: float | None) -> None:
+    await run
+    if stop_timeout is not None and len(asyncio.all_tasks()) > 1:
+        # Tasks that go on after they were cancelled would keep the event loop.
+        end_soon(0)
 
 
 def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[str, Any]) -> Any:

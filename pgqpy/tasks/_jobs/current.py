@@ -11,11 +11,13 @@ from contextlib import (
     AsyncExitStack,
     ExitStack,
 )
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, TypeAlias
 
+from pgqpy._runtime.acompat import in_thread
 from pgqpy.errors import InvalidTask
 from pgqpy.retry import DeadLetter
 from pgqpy.tasks._values import Task
@@ -168,7 +170,9 @@ async def async_call(
 ) -> Any:
     """Run a job's function in the event loop; a sync one in a thread."""
     if not asyncio.iscoroutinefunction(function):
-        return await asyncio.to_thread(call, job, function, *args, **kwargs)
+        return await asyncio.wrap_future(
+            in_thread(partial(copy_context().run, call, job, function, *args, **kwargs))
+        )
     _current.set(job)
     running = asyncio.create_task(_inside(job, function, *args, **kwargs))
     loop = asyncio.get_running_loop()

@@ -167,7 +167,7 @@ class TableWorker(Stoppable):
         marks = TableMarks()
         executors = [RowExecutor(settings, self, marks) for _ in range(self.concurrency)]
         with self._running(handle_signals=handle_signals) as waker:
-            slots = Slots(self.concurrency, waker.wake)
+            slots = Slots(waker.wake)
             try:
                 table = executors[0].table()
                 if self.listen and table.signal is not None and not until_empty:

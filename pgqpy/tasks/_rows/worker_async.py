@@ -168,7 +168,7 @@ class AsyncTableWorker(AsyncStoppable):
         marks = TableMarks()
         executors = [AsyncRowExecutor(settings, self, marks) for _ in range(self.concurrency)]
         async with self._running(handle_signals=handle_signals) as waker:
-            slots = AsyncSlots(self.concurrency, waker.wake)
+            slots = AsyncSlots(waker.wake)
             try:
                 table = await executors[0].table()
                 if self.listen and table.signal is not None and not until_empty:

@@ -55,7 +55,7 @@ class Claimer:
         if self._dangerous is not None and self._dangerous.task in self._leases:
             return 0
         concurrency = self._settings.concurrency
-        if concurrency == 1:
+        if not self._settings.in_slots:
             return 0 if self._leases.waiting else self._size
         room = self._size - len(self._leases) + ended
         if not self._leases.waiting:

@@ -154,8 +154,7 @@ class Executor:
                 logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, completed: Completion) -> None:
-        # A single worker runs in the loop itself.
-        first = self._settings.concurrency > 1 and not self.ended
+        first = self._settings.in_slots and not self.ended
         self.ended.append(completed)
         if first:
             self._waker.wake()
@@ -290,10 +289,11 @@ class Executor:
             raise
 
     def _put_back(self, conn: BatchConnection) -> None:
-        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        idle = conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
+        if idle and not self.halted:
             self._idle.append(conn)
         else:
-            # The interruption was quicker than the rollback.
+            # The interruption was quicker than the rollback, or the worker has ended.
             conn.close()
 
     def _connection(self) -> BatchConnection:

@@ -21,6 +21,8 @@ from pgqpy.tasks._worker.leases import Claim
 
 #: The maximum seconds until an outcome is reported, unless the next one takes longer.
 _PROMPT = 0.02
+#: The seconds in which a cancelled task may clean up.
+_CLEAN_UP = 1.0
 
 
 class AsyncLoop:
@@ -40,7 +42,7 @@ class AsyncLoop:
             listen_dsn = settings.database.listen_dsn
             self._notifier = AsyncNotifier(listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
-        self._slots = AsyncSlots(settings.concurrency, waker.wake)
+        self._slots = AsyncSlots(waker.wake)
         #: Outcomes that the server may not know yet.
         self._uncompleted: list[Completion] = []
         self._completed_at = 0.0
@@ -48,6 +50,8 @@ class AsyncLoop:
         #: no other task loses an attempt.
         self._suspect: Claim | None = None
         self._away = Backoff(0.1, settings.reconnect_cap)
+        #: When to wait no longer for running tasks; known from the end of the loop on.
+        self._wait_until: float | None = None
 
     async def run(self) -> None:
         """Work until the worker stops, or until there is nothing to do."""
@@ -72,7 +76,7 @@ class AsyncLoop:
             logger.info("worker %s stopped", name, extra=settings.fields)
         finally:
             self._executor.halted = True
-            await self._slots.close()
+            await self._slots.close(self._patience())
             # After an error: report the outcomes that can be reported at once.
             try:
                 with suppress(Exception):
@@ -112,7 +116,7 @@ class AsyncLoop:
         return True
 
     async def _set_to_work(self) -> None:
-        if self._settings.concurrency == 1:
+        if not self._settings.in_slots:
             await self._executor.work(until=monotonic() + _PROMPT)
             return
         free = self._settings.concurrency - len(self._slots)
@@ -230,13 +234,21 @@ class AsyncLoop:
         """Release waiting tasks, wait for the running ones, and report their outcomes."""
         away = Backoff(0.1, 2)
         failures = 0
+        cancelled = False
         while True:
             for claim in self.leases.take_waiting():
                 self._executor.ended.append(Completion(claim, Released(None)))
             if not self._executor.ended and not self._uncompleted:
+                patience = self._patience()
                 if not self._slots:
                     break
-                await self._waker.wait(1)
+                if patience != 0:
+                    await self._waker.wait(1 if patience is None else min(patience, 1))
+                elif not cancelled:
+                    cancelled = True
+                    await self._slots.cancel(_CLEAN_UP)
+                elif not self._abandon():
+                    break
                 continue
             try:
                 await self._complete_and_claim(0)
@@ -246,3 +258,25 @@ class AsyncLoop:
                     raise
                 await self._waker.wait(away.pause())
         self._slots.check()
+
+    def _patience(self) -> float | None:
+        """Return the seconds to wait for running tasks. None: no limit."""
+        if self._settings.stop_timeout is None:
+            return None
+        if self._wait_until is None:
+            self._wait_until = monotonic() + self._settings.stop_timeout
+        return max(self._wait_until - monotonic(), 0)
+
+    def _abandon(self) -> bool:
+        """Give the running tasks back. False if there are none."""
+        claims = self.leases.claims().values()
+        for claim in claims:
+            claim.lost = True
+            self._executor.ended.append(Completion(claim, Released(None)))
+            logger.warning(
+                "task %s of queue %s is released while it runs: the worker stops",
+                claim.task.id,
+                claim.task.queue,
+                extra=self._settings.fields | {"task_id": claim.task.id},
+            )
+        return bool(claims)

@@ -88,6 +88,9 @@ class TaskWorker(Stoppable):
     reconnect_cap: float = 5.0
     """The maximum seconds between attempts to reconnect; a quarter of a second while no server
     listens, so that an outage ends when the server is back."""
+    stop_timeout: float | None = None
+    """The seconds after `stop` or a signal for which `run` waits for the tasks in progress. Then it
+    gives them back, as if they had not begun, and returns. None: for as long as they take."""
 
     #: The method that works on tasks; None: the only one that is overridden.
     _way: str | None = None
@@ -104,7 +107,7 @@ class TaskWorker(Stoppable):
         **settings: Unpack[TaskWorkerSettings],
     ) -> None:
         """``dsn`` is read by `pgqpy.dsn.resolve`; ``settings``, from ``lease`` to
-        ``reconnect_cap``, win over the class's.
+        ``stop_timeout``, win over the class's.
 
         ``name`` is the name of the claims, by default a unique one. Behind a PgBouncer in
         transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it does
@@ -179,6 +182,10 @@ class TaskWorker(Stoppable):
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until no task is available, also none that its
         own tasks have pushed or unblocked. Running tasks are completed, others released.
+
+        After ``stop_timeout`` asyncio tasks are cancelled. Threads go on, but cannot finish their
+        tasks any more, and end with the process; with a ``stop_timeout`` a sync worker always works
+        in threads.
 
         Survives errors of tasks, the loss of the database, and of some of its queues, on which it
         works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot

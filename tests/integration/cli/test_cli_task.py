@@ -451,7 +451,7 @@ def test_tasks_are_cancelled_whichever_worker_has_them(
 
 
 HANGS = """
-import signal, time
+import asyncio, signal, time
 def hang(task):
     before = signal.getsignal(signal.SIGINT)
     print("begun", flush=True)
@@ -459,6 +459,14 @@ def hang(task):
         time.sleep(0.01)
     print("told", flush=True)
     time.sleep(3600)
+
+async def deaf(task):
+    print("begun", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
 """
 
 
@@ -478,6 +486,22 @@ def test_a_second_interrupt_ends_a_worker_whose_handlers_do_not(
     _, said = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 130
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["hang", "deaf"])
+def test_a_worker_ends_after_its_stop_timeout(
+    cli: Cli, conn: Connection, spawn: Spawn, mails: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    pushed(cli, mails, "1")
+    worker = spawn("task", "work", f"{tmp_path / 'hangs.py'}:{name}", mails, "--stop-timeout", "0")
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "begun\n"
+    worker.terminate()
+    _, said = worker.communicate(timeout=PATIENCE)
+    assert worker.returncode == 0
+    assert "is released while it runs" in said
+    assert list(ops.statuses(conn).values()) == ["available"]
 
 
 # --- grants

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -441,6 +442,24 @@ def test_a_job_sees_that_its_worker_stops(app: TaskApp, conn: Connection, dsn: s
     worker.run()
     assert seen == [False, True]
     assert list(ops.statuses(conn).values()) == ["available"]
+
+
+def test_an_asyncio_worker_does_not_wait_for_a_thread_longer_than_it_has_time(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    @app.task
+    def job() -> None:
+        worker.stop()
+        seen.append(over.wait(PATIENCE))
+
+    seen: list[bool] = []
+    over = threading.Event()
+    job.push(conn)
+    worker = app.async_worker(dsn, stop_timeout=0)
+    asyncio.run(worker.run())
+    assert list(ops.statuses(conn).values()) == ["available"]
+    assert not seen
+    over.set()
 
 
 def test_names_stay_when_functions_are_renamed(

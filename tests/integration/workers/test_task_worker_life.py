@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import pgqpy
 from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from pgqpy.tasks._worker.loop import Loop
@@ -70,6 +71,63 @@ def test_stop_waits_for_all_that_are_worked_on_at_once(
         asyncio.run(ended)
     assert sorted(done) == list(range(number))
     assert left(conn) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("way", ["handler", "transaction", "asyncio", "deaf asyncio"])
+def test_after_its_time_to_stop_a_worker_gives_back_what_still_runs(
+    dsn: str, conn: Connection, tasks: Tasks, way: str, concurrency: int
+) -> None:
+    class InTransaction(TaskWorker):
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            conn.execute("insert into effect (data) values ('never')")
+            handle(task)
+
+    class Wide(AsyncTaskWorker):
+        async def handle_task(self, task: Task) -> None:
+            self.stop()
+            while not over.is_set():
+                try:
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    cancelled.append(task.payload)
+                    if way == "asyncio":
+                        raise
+
+    def handle(task: Task) -> None:
+        worker.stop()
+        over.wait(PATIENCE)
+        ended.append(task.payload)
+
+    async def stop_and_look() -> list[Any]:
+        await worker.run()
+        rest = left(conn)
+        over.set()
+        return rest
+
+    over = threading.Event()
+    cancelled: list[Any] = []
+    ended: list[Any] = []
+    tasks.push_many("work", range(3))
+    options: dict[str, Any] = {"concurrency": concurrency, "stop_timeout": 0.1}
+    worker: Any
+    if "asyncio" in way:
+        worker = Wide(dsn, "work", **options)
+        rest = asyncio.run(stop_and_look())
+    elif way == "handler":
+        worker = TaskWorker(dsn, "work", handle, **options)
+    else:
+        worker = InTransaction(dsn, "work", **options)
+    if "asyncio" not in way:
+        worker.run()
+        rest = left(conn)
+        over.set()
+        wait_until(lambda: len(ended) >= 1)
+    assert rest == [("work", "available", 0, n) for n in range(3)]
+    assert bool(cancelled) is ("asyncio" in way)
+    # What went on cannot finish them any more.
+    TaskWorker(dsn, "work", lambda task: None).run(until_empty=True)
+    assert left(conn) == effects(conn) == []
 
 
 @pytest.mark.parametrize("listen", [True, False])
