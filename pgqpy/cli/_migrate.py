@@ -52,7 +52,6 @@ def migrate(
         raise click.UsageError("--from goes with --sql.")
     if wants_json() and not show:
         raise click.UsageError("--json goes with --show.")
-    # Alembic and SQLAlchemy take a quarter of a second to import; only this command needs them.
     from pgqpy import schema
 
     if sql:

@@ -8,6 +8,7 @@ come a database kept current by migrations (`migrate`, `downgrade`,
 
 from pgqpy.schema._bundle import extension_files, schema_sql, single_file
 from pgqpy.schema._migration import (
+    async_migrate,
     current,
     downgrade,
     downgrade_sql,
@@ -23,6 +24,7 @@ __all__ = [
     "Manifest",
     "Revision",
     "SchemaError",
+    "async_migrate",
     "current",
     "downgrade",
     "downgrade_sql",

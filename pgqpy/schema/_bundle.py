@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy.schema import CreateTable
-
 import pgqpy
 from pgqpy.schema._database import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
 from pgqpy.schema._sources import Manifest, history
@@ -99,6 +96,9 @@ def extension_files() -> dict[str, str]:
 
 def _version_table() -> str:
     """Return Alembic's own table, at the newest revision."""
+    from alembic.runtime.migration import MigrationContext
+    from sqlalchemy.schema import CreateTable
+
     impl = MigrationContext.configure(dialect_name="postgresql").impl
     table = impl.version_table_impl(
         version_table=VERSION_TABLE, version_table_schema=VERSION_SCHEMA, version_table_pk=True

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-import sqlalchemy as sa
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy.pool import NullPool
 
 from pgqpy.connection import connect
 from pgqpy.errors import PgqError, from_psycopg
 from pgqpy.schema._sources import SchemaError, history
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 # Any constant number: "pgqpy" in ASCII.
 LOCK = f"select pg_catalog.pg_advisory_xact_lock({int.from_bytes(b'pgqpy')})"
@@ -32,13 +32,15 @@ NEEDED_RIGHTS = (
 @contextmanager
 def transaction(dsn: str) -> Iterator[sa.Connection]:
     """Open a transaction in which no other session migrates this database."""
+    import sqlalchemy as sa
+
     with _errors_of_ours():
         # READ COMMITTED, whatever the user's default: the changes of the previous holder of the
         # lock must be visible.
         engine = sa.create_engine(
             "postgresql+psycopg://",
             creator=lambda: connect(dsn),
-            poolclass=NullPool,
+            poolclass=sa.NullPool,
             isolation_level="READ COMMITTED",
         )
         with engine.begin() as connection:
@@ -73,6 +75,8 @@ def driver_of(connection: sa.Connection) -> psycopg.Connection[Any]:
 @contextmanager
 def _errors_of_ours() -> Iterator[None]:
     """Translate errors like `pgqpy.errors.translate_errors`, also in SQLAlchemy's wrappers."""
+    import sqlalchemy as sa
+
     try:
         yield
     except (psycopg.Error, sa.exc.DBAPIError) as error:
@@ -100,6 +104,8 @@ _TRUSTED = "relkind = 'r' and pg_catalog.pg_get_userbyid(relowner) = 'pgq_owner'
 
 
 def revision_of(connection: sa.Connection) -> str | None:
+    from alembic.runtime.migration import MigrationContext
+
     trusted = driver_of(connection).execute(
         f"""
         select

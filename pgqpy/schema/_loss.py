@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
-import sqlalchemy as sa
 from psycopg import sql
 
 from pgqpy.schema._database import ALL_SCHEMAS, driver_of
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _MOST = 100_000
 """Larger tables are not counted to their end."""

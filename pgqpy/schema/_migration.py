@@ -11,13 +11,10 @@ application's own Alembic version table.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
-
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
+from typing import TYPE_CHECKING, Literal
 
 from pgqpy.schema._database import (
     ALL_SCHEMAS,
@@ -28,8 +25,14 @@ from pgqpy.schema._database import (
     transaction,
     undisturbed,
 )
+from pgqpy.schema._fingerprint import note_sql, revision_if_current
 from pgqpy.schema._loss import what_is_lost_with
 from pgqpy.schema._sources import MIGRATIONS_DIR, Manifest, SchemaError, history, path_to, resolve
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
 
 # Alembic's context for env.py and the revisions is global.
 _ALEMBIC = threading.Lock()
@@ -47,13 +50,21 @@ DROP_SCHEMAS = (
 def migrate(dsn: str, revision: str = "head") -> str:
     """Install the schema, or upgrade it, and return its revision; harmless if it is there already.
 
-    Raises SchemaError if the database holds something else, or if rights are missing.
+    Functions and grants that were changed by hand are brought back; if there are none, it takes
+    milliseconds. Raises SchemaError if the database holds something else, or if rights are missing.
     """
+    if revision == "head" and (at := revision_if_current(dsn)) is not None:
+        return at
     target = resolve(revision)
     if target is None:
         raise SchemaError("base is not above anything", hint="use downgrade")
     undisturbed(lambda: _migrate(dsn, target))
     return target
+
+
+async def async_migrate(dsn: str, revision: str = "head") -> str:
+    """Call `migrate` in a thread."""
+    return await asyncio.to_thread(migrate, dsn, revision)
 
 
 def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
@@ -82,8 +93,7 @@ def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
     begin = resolve(start) if start is not None else None
     buffer = io.StringIO()
     config = _config(None, before=_base(), after=_functions_of(target), output=buffer)
-    with _ALEMBIC:
-        command.upgrade(config, f"{begin}:{target}" if begin else target, sql=True)
+    _run("upgrade", config, f"{begin}:{target}" if begin else target, sql=True)
     return buffer.getvalue()
 
 
@@ -92,8 +102,7 @@ def downgrade_sql(start: str, revision: str) -> str:
     target = resolve(revision)
     buffer = io.StringIO()
     config = _config(None, before=_base(), after="" if target else DROP_SCHEMAS, output=buffer)
-    with _ALEMBIC:
-        command.downgrade(config, f"{resolve(start)}:{target or 'base'}", sql=True)
+    _run("downgrade", config, f"{resolve(start)}:{target or 'base'}", sql=True)
     return buffer.getvalue()
 
 
@@ -125,8 +134,7 @@ def _migrate(dsn: str, target: str) -> None:
                 hint="use downgrade",
             )
         config = _config(connection, before=_base(), after=_functions_of(target))
-        with _ALEMBIC:
-            command.upgrade(config, target)
+        _run("upgrade", config, target)
 
 
 def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
@@ -150,13 +158,21 @@ def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
                 "or remove all with --force",
             )
         config = _config(connection, before=_base(), after="" if target else DROP_SCHEMAS)
-        with _ALEMBIC:
-            command.downgrade(config, target or "base")
+        _run("downgrade", config, target or "base")
+
+
+def _run(way: Literal["upgrade", "downgrade"], config: Config, revision: str, **sql: bool) -> None:
+    from alembic import command
+
+    with _ALEMBIC:
+        getattr(command, way)(config, revision, **sql)
 
 
 def _config(
     connection: sa.Connection | None, *, before: str, after: str, output: io.StringIO | None = None
 ) -> Config:
+    from alembic.config import Config
+
     config = Config(output_buffer=output) if output is not None else Config()
     # ConfigParser interprets percent signs.
     config.set_main_option("script_location", str(MIGRATIONS_DIR).replace("%", "%%"))
@@ -181,4 +197,4 @@ def _functions_of(target: str) -> str:
     """Return functions and grants, which only the newest structure gets."""
     if target != history()[-1].id:
         return ""
-    return Manifest.load().sql("functions", "grants")
+    return Manifest.load().sql("functions", "grants") + note_sql()

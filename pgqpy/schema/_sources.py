@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
+from typing import TYPE_CHECKING
 
 from pgqpy.errors import PgqError
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 
 class SchemaError(PgqError):
@@ -96,6 +97,8 @@ def history() -> list[Revision]:
 
 def resolve(revision: str) -> str | None:
     """Return the full id of a revision; None for ``base``."""
+    from alembic.util import CommandError
+
     if revision == "base":
         return None
     try:
@@ -112,4 +115,7 @@ def path_to(revision: str) -> set[str]:
 
 
 def _script() -> ScriptDirectory:
+    # Alembic and SQLAlchemy take long to import, and most migrations have nothing to do.
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory(str(MIGRATIONS_DIR))

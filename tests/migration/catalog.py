@@ -37,7 +37,7 @@ QUERIES: dict[str, str] = {
                relispartition, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid),
                case when relkind in ('v', 'm') then pg_get_viewdef(oid) end,
                relrowsecurity, relreplident, {privileges("relacl", "r", "relowner")},
-               obj_description(oid)
+               case when relname <> 'alembic_version' then obj_description(oid) end
           from pg_class
          where relnamespace = %(schema)s::regnamespace
            and relkind in ('r', 'p', 'v', 'm', 'f')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,6 +49,40 @@ def test_migrating_again_only_brings_functions_and_grants_back(
     conn.execute("revoke usage on schema pgq from public")
     schema.migrate(dsn)
     assert (catalog(conn), data(conn)) == before
+
+
+def test_a_current_database_is_left_alone_until_something_was_changed(
+    dsn: str, conn: Connection, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise AssertionError("it migrates")
+
+    schema.migrate(dsn)
+    # Queues are no change, as long as none is restricted: that changes a function.
+    conn.execute("create table source (id int primary key)")
+    conn.execute("select pgq.capture_table('source', %s)", [queue])
+    conn.execute("select pgq.create_group(%s, 'group', 2, 'ev_data')", [queue])
+    conn.execute("select pgq.set_queue_config(%s, 'key_window', '1 day')", [queue])
+    conn.execute("select pgq_task.create_queue('work')")
+    conn.execute("select pgq_task.set_limits('work', rate => 5, rate_period => '1 s')")
+    conn.execute("select pgq_task.set_queue_config('work', 'keep', '1 day')")
+    whole = schema._migration._migrate
+    monkeypatch.setattr("pgqpy.schema._migration._migrate", fails)
+    assert asyncio.run(schema.async_migrate(dsn)) == HEAD
+    for change in (
+        "alter function pgq.version() cost 77",
+        "drop function pgq_coop.finish_batch(bigint)",
+        "revoke select on pgq_task.queue from pgq_reader",
+        "revoke usage on schema pgq from public",
+        "revoke pgq_reader from pgq_admin",
+        "alter default privileges for role pgq_owner grant execute on functions to public",
+        "comment on table pgq.alembic_version is 'other sources'",
+    ):
+        conn.execute(change.encode())
+        with pytest.raises(AssertionError, match="it migrates"):
+            schema.migrate(dsn)
+        whole(dsn, HEAD)
+        assert schema.migrate(dsn) == HEAD
 
 
 def test_migrating_twice_at_once_is_migrating_once(

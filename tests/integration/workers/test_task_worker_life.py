@@ -127,7 +127,8 @@ def test_after_its_time_to_stop_a_worker_gives_back_what_still_runs(
     assert bool(cancelled) is ("asyncio" in way)
     # What went on cannot finish them any more.
     TaskWorker(dsn, "work", lambda task: None).run(until_empty=True)
-    assert left(conn) == effects(conn) == []
+    assert left(conn) == []
+    assert effects(conn) == []
 
 
 @pytest.mark.parametrize("listen", [True, False])
