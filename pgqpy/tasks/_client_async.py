@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from psycopg.rows import class_row, tuple_row
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pgqpy.tasks._connections import AsyncForeignConnection
 
 T = TypeVar("T")
-_Taken: TypeAlias = list[Task]
 
 #: Seconds between polls while `AsyncTasks.claim` waits: some tasks send no notification.
 POLL = 1.0
@@ -71,6 +70,7 @@ class AsyncTasks:
         self._execute_foreign = async_executor(conn)
         self.conn = cast(AsyncConnection, conn)
         self.claimant = claimant or unique_name()
+        self._stopped = False
 
     # --- push
 
@@ -221,7 +221,7 @@ class AsyncTasks:
         async def take() -> list[Task]:
             return await self.try_claim(names, lease=lease, max_tasks=max_tasks, random=random)
 
-        return await self._wait(names, take, _seconds(wait))
+        return await self._wait(b"pgq_task", names, take, _seconds(wait))
 
     async def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
         """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
@@ -233,7 +233,14 @@ class AsyncTasks:
 
         number = sql.whole(max_tasks, "max_tasks")
         seconds = _seconds(wait)
-        return await (self._wait([queue], take, seconds) if seconds > 0 else take())
+        if seconds <= 0:
+            return await take()
+        return await self._wait(b"pgq_task", [queue], take, seconds)
+
+    def stop_waiting(self) -> None:
+        """End a `claim`, `pop` or `wait_until_empty` that waits, or else the next one, within a
+        second, like at the end of its time. Call it from any thread."""
+        self._stopped = True
 
     # --- what becomes of claimed tasks
 
@@ -605,7 +612,24 @@ class AsyncTasks:
     async def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
         names = sql.queue_names(queues)
-        return bool(await self._value(b"select pgq_task.queue_is_empty(%s::text[])", names))
+        return bool(await self._value(sql.IS_EMPTY, names, False))
+
+    async def wait_until_empty(
+        self, queues: str | Iterable[str], *, wait: Duration | None = None
+    ) -> None:
+        """Wait until the queues have no tasks at all, for up to ``wait`` seconds (None: without
+        end). Raises TimeoutError.
+
+        A worker that finds no more tasks notifies it, and it looks every second. The connection
+        must be in autocommit.
+        """
+        names = sql.queue_names(queues)
+
+        async def look() -> bool:
+            return bool(await self._value(sql.IS_EMPTY, names, True))
+
+        if not await self._wait(b"pgq_task_idle", [], look, _seconds(wait)):
+            raise TimeoutError(f"there are still tasks in {', '.join(names)}")
 
     async def next_time(self, queues: str | Iterable[str]) -> datetime | None:
         """Return the time from which the first task of the queues can be claimed, in the past if
@@ -676,9 +700,9 @@ class AsyncTasks:
     # --- helpers
 
     async def _wait(
-        self, queues: list[str], take: Callable[[], Awaitable[_Taken]], seconds: float
-    ) -> list[Task]:
-        """Take tasks as soon as there are any, until the timeout."""
+        self, channel: bytes, queues: list[str], take: Callable[[], Awaitable[T]], seconds: float
+    ) -> T:
+        """Take what is wanted as soon as it is there, until the timeout."""
         if self._execute_foreign is not None:
             raise self._only_pushes()
         if not self.conn.autocommit:
@@ -687,25 +711,26 @@ class AsyncTasks:
                 hint="Open it with autocommit=True, or do not wait: try_claim().",
             )
         end = monotonic() + seconds
-        tasks = await take()
-        if tasks or seconds <= 0:
-            return tasks
-        await self._execute(b"listen pgq_task")
+        taken = await take()
+        if taken or seconds <= 0:
+            return taken
+        await self._execute(b"listen " + channel)
         try:
             while True:
-                due = await self._value(sql.SET_WAITING, queues)
-                tasks = await take()
+                due = await self._value(sql.SET_WAITING, queues) if queues else None
+                taken = await take()
                 left = end - monotonic()
-                if tasks or left <= 0:
-                    return tasks
+                if taken or left <= 0 or self._stopped:
+                    return taken
                 pause = POLL if due is None else min(POLL, due.total_seconds())
                 with translate_errors():
                     notices = self.conn.notifies(timeout=min(pause, left), stop_after=1)
                     async for _ in notices:
                         pass
         finally:
+            self._stopped = False
             if not self.conn.closed:
-                await self._execute(b"unlisten pgq_task")
+                await self._execute(b"unlisten " + channel)
 
     async def _value(self, statement: bytes, *arguments: Any) -> Any:
         ((value,),) = await self._rows(statement, *arguments)

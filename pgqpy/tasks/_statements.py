@@ -79,6 +79,7 @@ select id, version, queue, priority, status, nullif(at, 'infinity') as at, claim
 """
 LIST_WITHOUT_PAYLOADS = LIST.replace(b"payload", b"null::jsonb as payload")
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
+IS_EMPTY = b"select pgq_task.queue_is_empty(%s::text[], %s)"
 #: Returns those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
 FIND_QUEUES = b"select pgq_task.find_queues(%s::text[])"

@@ -124,16 +124,21 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.queue_is_empty(queues text[])
+create or replace function pgq_task.queue_is_empty(queues text[], notify boolean default false)
 returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Returns whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
+-- Parameters:
+--      notify  - the next worker that finds no task, of any queue, notifies the channel pgq_task_idle: look again then
 -- Returns: true if all of them are empty, as seen by the caller's transaction.
 -- Errors: PQ072 no queue given, 42501 no right to read one of them
 begin
     perform pgq_task._require_queues(queues, 'read');
+    if notify then
+        perform setval('pgq_task.idle_watch', 1);
+    end if;
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
                select from pgq_task.queue q

@@ -171,6 +171,9 @@ create table pgq_task.sweep (
     constraint sweep_pkey primary key (sweep_id)
 );
 
+-- 1 while a client waits until queues are empty, and was not notified yet: see pgq_task.queue_is_empty(2).
+create sequence pgq_task.idle_watch minvalue 0 start 0;
+
 create type pgq_task.claimed as (
     id                  bigint,
     version             int4,

@@ -111,6 +111,9 @@ begin
           from pgq_task.queue q
          where q.queue_name = any (queues) and q.queue_limited and q.queue_paused is null;
     end if;
+    if pg_sequence_last_value('pgq_task.idle_watch') = 1 then
+        perform setval('pgq_task.idle_watch', 0), pg_notify('pgq_task_idle', '');
+    end if;
     return pgq_task._time_of(v_next) - v_now;
 end;
 $$;

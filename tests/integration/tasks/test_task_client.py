@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from threading import Event
+from typing import Any, LiteralString
 
 import numpy as np
 import pytest
 
 import pgqpy
 from pgqpy import errors
-from pgqpy.tasks import AsyncTasks, Tasks
-from tests.fixtures.fix_client import wait_until
+from pgqpy.tasks import AsyncTasks, Tasks, TaskWorker, _client
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 
 
@@ -143,12 +145,53 @@ def test_a_waiting_call_is_notified_of_a_task(tasks: Tasks, connect: Connect, me
     assert tasks.is_empty("work") == (method == "pop")
 
 
+def test_a_worker_without_tasks_tells_what_waits_until_queues_are_empty(
+    dsn: str, tasks: Tasks, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.create_queue("other")
+    tasks.wait_until_empty(["work", "other"], wait=0)
+    later = tasks.push("work", delay=3600)
+    with pytest.raises(TimeoutError, match="in other, work"):
+        tasks.wait_until_empty(["other", "work"], wait=0.01)
+    tasks.start(later, 1)
+    # It must not have to look by itself.
+    monkeypatch.setattr(_client, "POLL", 60)
+    free = Event()
+    watched: LiteralString = "select pg_sequence_last_value('pgq_task.idle_watch')"
+    with ThreadPoolExecutor(1) as pool, running(TaskWorker(dsn, "work", lambda _: free.wait())):
+        waiting = pool.submit(Tasks(connect()).wait_until_empty, "work", wait=60)
+        try:
+            wait_until(lambda: ops.value(tasks.conn, watched) == 1)
+        finally:
+            free.set()
+        waiting.result(30)
+    assert tasks.is_empty("work")
+
+
+@pytest.mark.parametrize("call", ["claim", "pop"])
+def test_a_waiting_call_is_stopped_from_another_thread(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(_client, "POLL", 0.01)
+    for before in (True, False):
+        if before:
+            tasks.stop_waiting()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(getattr(tasks, call), "work", wait=None)
+            if not before:
+                tasks.stop_waiting()
+            assert found.result() == []
+    assert getattr(tasks, call)("work", wait=0.01) == []
+
+
 def test_waiting_inside_a_transaction_is_refused(tasks: Tasks, connect: Connect) -> None:
     inside = Tasks(connect(autocommit=False))
     with pytest.raises(errors.InvalidTask, match="not in autocommit"):
         inside.claim("work")
     with pytest.raises(errors.InvalidTask, match="not in autocommit"):
         inside.pop("work", wait=1)
+    with pytest.raises(errors.InvalidTask, match="not in autocommit"):
+        inside.wait_until_empty("work")
     assert inside.pop("work") == []
 
 
@@ -179,6 +222,7 @@ def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
                 async with theirs.renewing(task) as held:
                     await asyncio.to_thread(wait_until, lambda: held.task.version > task.version)
                 await theirs.finish(held.task)
+                await theirs.wait_until_empty("work", wait=60)
                 return [task.payload]
 
             waiting = asyncio.create_task(claim())
