@@ -69,6 +69,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Notes that tasks of flows were deleted, with results as in pgq_task._keep_finished(6), and starts the steps that have
 -- waited for them. If one of those that a step comes after was removed, the step goes to the error queue.
+-- Errors: 40001 in a REPEATABLE READ transaction that does not see the end of another step
 declare
     v_flows constant bigint[] := array(
         select distinct s.flow_id from unnest(i_tasks) t join pgq_task.flow_step s on s.id = t.id where s.outcome is null);
@@ -110,6 +111,19 @@ begin
                 'delay', '0', 'headers', (select t.headers from pgq_task.task t where t.id = d.id) || jsonb_build_object('results', d.results))]);
         end if;
     end loop;
+    if not pgq._is_read_committed() then
+        -- Its snapshot may be older than its lock on the flow: steps that still count as unfinished must be so.
+        perform from pgq_task.flow_step w
+          where (w.flow_id, w.nr) in (
+                select s.flow_id, s.waits_for
+                  from unnest(i_tasks) t
+                  join pgq_task.flow_step o on o.id = t.id
+                  join pgq_task.flow_step s on s.flow_id = o.flow_id and o.nr = any (s.after)
+                 where s.outcome is null
+                union all
+                select s.flow_id, min(s.nr) from pgq_task.flow_step s where s.flow_id = any (v_flows) and s.outcome is null group by 1)
+            for share of w;
+    end if;
     update pgq_task.flow f
        set flow_ended = now()
      where f.flow_id = any (v_flows) and not exists (select from pgq_task.flow_step s where s.flow_id = f.flow_id and s.outcome is null);

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, LiteralString
 
 import pytest
-from psycopg import errors
+from psycopg import IsolationLevel, errors
 from psycopg.types.json import Jsonb
 
-from pgqpy.errors import InvalidTask
+from pgqpy.errors import InvalidTask, RetryTransaction
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
@@ -181,6 +181,31 @@ def test_of_two_sessions_that_end_the_last_steps_the_second_starts_the_next(
         first.commit()
         waiting.result()
     assert states(tasks, last) == ["finished", "finished", "available"]
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+@pytest.mark.parametrize("waits_for", [1, 2])
+@pytest.mark.parametrize("steps", [([], [], [1, 2]), ([], [])])
+def test_a_session_that_cannot_see_the_end_of_another_step_has_to_try_again(
+    tasks: Tasks, connect: Connect, level: IsolationLevel, steps: Any, waits_for: int
+) -> None:
+    """With its old snapshot neither is the last one, in whichever order they look."""
+    *_, last = push(tasks, *steps)
+    tasks.conn.execute("update pgq_task.flow_step set waits_for = %s where nr = 3", [waits_for])
+    one, two = tasks.try_claim("work", max_tasks=2, random=False)
+    first, second = (connect(autocommit=False, level=level) for _ in range(2))
+    second.execute("select from pgq_task.task")
+    Tasks(first, "w").finish(one)
+    first.commit()
+    with pytest.raises(RetryTransaction):
+        Tasks(second, "w").finish(two)
+    second.rollback()
+    Tasks(second, "w").finish(two)
+    second.commit()
+    assert states(tasks, last)[:2] == ["finished"] * 2
+    ended = "select flow_ended is not null from pgq_task.flow"
+    assert queue_ops.value(tasks.conn, ended) is (len(steps) == 2)
+    assert states(tasks, last)[2:] == ["available"] * (len(steps) - 2)
 
 
 def test_a_rollback_leaves_the_flow_as_it_was(tasks: Tasks, connect: Connect) -> None:

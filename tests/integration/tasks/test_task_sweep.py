@@ -276,7 +276,7 @@ def test_idle_lanes_cost_no_wal(tasks: Connection) -> None:
     tasks.execute("select pgq_task.create_queue('idle_' || n) from generate_series(1, 20) n")
     tasks.execute("select pgq_task.push('idle_' || n, '1') from generate_series(1, 20) n")
     tasks.execute(
-        "select pgq_task.finish(claimant => 'me', id => id, version => version) from pgq_task.claim("
+        "select pgq_task.finish('me', id, version) from pgq_task.claim("
         " array(select 'idle_' || n from generate_series(1, 20) n), 'me', max_tasks => 100)"
     )
     tasks.execute("select pgq_task.push('idle_1', '1', delay => '1 hour')")
