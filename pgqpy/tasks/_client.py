@@ -569,6 +569,10 @@ class Tasks:
         """Return the counts of operations on tasks, of all queues or of one."""
         return self._objects(TaskStatistics, sql.STATISTICS, queue)
 
+    def reset_statistics(self, queue: str | None = None) -> None:
+        """Let the counts of all queues, or of one, begin at 0 again, from the commit on."""
+        self._value(b"select pgq_task.reset_statistics(%s)", queue)
+
     # --- queues
 
     def create_queue(self, queue: str) -> bool:

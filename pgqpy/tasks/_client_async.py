@@ -570,6 +570,10 @@ class AsyncTasks:
         """Return the counts of operations on tasks, of all queues or of one."""
         return await self._objects(TaskStatistics, sql.STATISTICS, queue)
 
+    async def reset_statistics(self, queue: str | None = None) -> None:
+        """Let the counts of all queues, or of one, begin at 0 again, from the commit on."""
+        await self._value(b"select pgq_task.reset_statistics(%s)", queue)
+
     # --- queues
 
     async def create_queue(self, queue: str) -> bool:

@@ -155,7 +155,8 @@ class FinishedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatistics:
-    """The number of times each operation was done on tasks of a queue since it was created.
+    """The number of times each operation was done on tasks of a queue since it was created, or the
+    counts were reset.
 
     ``claimed`` counts attempts, popped tasks included, ``failed`` tasks that
     went to the error queue, ``released`` those given back untried, ``moved`` those that

@@ -27,7 +27,7 @@ grant execute on function
     pgq_task.create_queue, pgq_task.drop_queue, pgq_task.set_queue_config, pgq_task.pause_queue, pgq_task.resume_queue,
     pgq_task.restrict_queue, pgq_task.grant_queue, pgq_task.revoke_queue, pgq_task.get_queue_grants,
     pgq_task.set_limits, pgq_task.get_limits, pgq_task.pause_periodic, pgq_task.resume_periodic, pgq_task.drop_periodic,
-    pgq_task.replay, pgq_task.index_payload, pgq_task.payload_index_sql, pgq_task.drop_payload_index
+    pgq_task.replay, pgq_task.reset_statistics, pgq_task.index_payload, pgq_task.payload_index_sql, pgq_task.drop_payload_index
 to pgq_admin;
 
 -- For pgq_task.push(8).

@@ -111,7 +111,8 @@ returns table (
     released bigint, moved bigint, deleted bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns the number of operations of each kind on tasks of a queue since the queue was created.
+-- Returns the number of operations of each kind on tasks of a queue since the queue was created,
+-- or since pgq_task.reset_statistics(1).
 -- Parameters:
 --      queue       - its name; null for all queues that the caller may read
 -- Returns:
@@ -150,5 +151,21 @@ begin
          where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'))
             or get_statistics.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
          order by q.queue_name;
+end;
+$$;
+
+create or replace function pgq_task.reset_statistics(queue text default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Lets the numbers of pgq_task.get_statistics(1) begin at 0 again, from the commit on.
+-- Parameters:
+--      queue       - its name; null for all queues
+begin
+    perform pgq_task._count(c.what, q.queue_id, -c.tasks::bigint)
+       from pgq_task.get_statistics(queue) s
+       join pgq_task.queue q using (queue_name)
+      cross join jsonb_each_text(to_jsonb(s) - 'queue_name') c (what, tasks)
+      where c.tasks <> '0';
 end;
 $$;

@@ -125,6 +125,7 @@ REFUSED: list[tuple[str, str]] = [
     (UNKNOWN, "finish_and_claim('me', %(mine)s, %(mine_version)s, null)"),
     (UNKNOWN, "finished_tasks('nosuch')"),
     (UNKNOWN, "get_statistics('nosuch')"),
+    (UNKNOWN, "reset_statistics('nosuch')"),
     (UNKNOWN, "get_queue_info('nosuch')"),
     (UNKNOWN, "queue_is_empty(array['nosuch'])"),
     (UNKNOWN, "set_waiting(array['nosuch'])"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
+from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
@@ -38,6 +40,25 @@ def test_single_tasks_are_counted_from_nothing_on(conn: Connection) -> None:
     assert counted(conn) == {"pushed": 4, "claimed": 1, "finished": 1}
     conn.execute("select pgq_task.pop(%s, 2)", [QUEUE])
     assert counted(conn) == {"pushed": 4, "claimed": 3, "finished": 1, "popped": 2}
+
+
+def test_counters_are_reset_for_one_queue_or_for_all(conn: Connection, connect: Connect) -> None:
+    for queue in (QUEUE, "others"):
+        tasks.push(conn, queue)
+        tasks.push(conn, queue, delay=timedelta(hours=1))
+    tasks.claim(conn, QUEUE)
+    caller = connect(autocommit=False)
+    caller.execute("select pgq_task.reset_statistics(%s)", [QUEUE])
+    assert counted(conn) == {"pushed": 2, "claimed": 1}
+    tasks.push(conn, QUEUE)
+    caller.commit()
+    assert counted(conn) == {"pushed": 1}
+    assert counted(conn, "others") == {"pushed": 2}
+    conn.execute(
+        "select pgq_task._add_counted(now() + i * interval '20 s') from generate_series(0, 1) i"
+    )
+    Tasks(conn).reset_statistics()
+    assert counted(conn) == counted(conn, "others") == {}
 
 
 def test_batches_of_any_size_are_counted_to_the_last_task(conn: Connection) -> None:
