@@ -162,7 +162,7 @@ begin
     return query
     select f.*
       from (-- each property that a schema names
-            select s as new, case when i_new -> 'properties' ? name then pgq._pointer(i_path || '/properties', name) else i_path || '/additionalProperties' end as at,
+            select s as new, pgq._pointer(i_path || '/properties', name) as at,
                    (select pg_catalog.jsonb_agg(e) from pg_catalog.jsonb_array_elements(parts) p,
                                                         pg_catalog.jsonb_array_elements(pgq._property_schemas(p, name)) e) as old
               from (select pg_catalog.jsonb_object_keys(p -> 'properties') from pg_catalog.jsonb_array_elements(parts || i_new) p group by 1) n (name),

@@ -338,7 +338,7 @@ CHANGES: dict[str, tuple[str, Any, str | None]] = {
     "less required": ("required", ["id"], None),
     "more required": ("required", ["id", "kind", "note"], "/required"),
     "more properties": ("additionalProperties", True, None),
-    "a property of those allowed": ("properties/note", None, "/additionalProperties"),
+    "a property of those allowed": ("properties/note", None, "/properties/note"),
     "referenced": ("$defs/line/properties/price/multipleOf", 0.001, None),
     "referenced, finer": (
         "$defs/line/properties/price/multipleOf",
