@@ -23,6 +23,9 @@ class Step:
         self.settings = settings
         self.earlier: list[Step] = []
 
+    def __repr__(self) -> str:
+        return f"<step {self.settings['name']}>"
+
     def after(self, *steps: Step) -> Step:
         """Begin when these steps are finished, with their results: see `CurrentJob.results`.
         Returns this step. Raises InvalidTask for steps of another flow."""
