@@ -8,6 +8,7 @@ here, derived from `PgqError`, which carries PostgreSQL's hint and detail; the o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -397,9 +398,15 @@ def from_psycopg(error: psycopg.Error) -> PgqError:
     # Without a SQLSTATE the error is libpq's: the connection failed.
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return ConnectionFailed(message)
-    return of_sqlstate(
+    ours = of_sqlstate(
         error.sqlstate, message, hint=error.diag.message_hint, detail=error.diag.message_detail
     )
+    if row := _COPIED.search(error.diag.context or ""):
+        ours.add_note(f"row {row[1]} of those copied")
+    return ours
+
+
+_COPIED = re.compile(r"^COPY \S+, \w+ (\d+)", re.MULTILINE)
 
 
 def from_driver(error: Any) -> PgqError:

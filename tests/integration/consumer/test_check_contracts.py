@@ -169,6 +169,10 @@ def test_the_command(cli: Cli, tmp_path: Path, conn: Connection) -> None:
     assert (found["type"], found["path"], found["events"]) == ("order", "/a/*", 2)
     file.write_text('{"required": ["b"], "properties": {"a": {}}}')
     assert "at /required" in cli.fails("contract", "set", "odd %s", str(file), "--type", "order")
+    cli.ok("contract", "set", "odd %s", str(file), "--type", "new", "--enforced")
+    lines = '{"type": "new", "data": {"b": 1}}\n\n{"type": "new", "data": {}}'
+    told = cli.fails("event", "insert", "odd %s", "--file", "-", stdin=lines)
+    assert "(row 2 of those copied)" in told
     file.write_text("no JSON")
     assert "is not JSON" in cli.fails("contract", "set", "odd %s", str(file))
     cli.ok("contract", "drop", "odd %s", "--type", "order")
