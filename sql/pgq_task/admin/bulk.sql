@@ -25,7 +25,7 @@ begin
     v_ids := pgq_task._lock_found('change', queue, filter, max_tasks, claimed);
     -- Check this even if it finds no tasks.
     if change ->> 'queue' is not null then
-        perform pgq_task._find_queue(change ->> 'queue', 'insert');
+        perform pgq_task._find_or_add(change ->> 'queue');
     end if;
     if coalesce(change ->> 'at', change ->> 'delay') is not null then
         perform pgq_task._position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);

@@ -57,7 +57,7 @@ as $$
 declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
 begin
-    perform pgq_task._find_queue(n, 'insert') from unnest(v_queues) n;
+    perform pgq_task._find_or_add(q.name) from (select n as name from unnest(v_queues) n order by 1) q;
     if v_queues = '{}' and not exists (select from unnest(i_changes || i_common) c where c ->> 'unique_key' is not null) then
         return query select * from pgq_task._apply_changes(i_ids, i_changes, i_common);
         return;
@@ -183,7 +183,7 @@ as $$
 begin
     -- Check this even if there is nothing to push.
     if target is not null then
-        perform pgq_task._find_queue(target, 'insert');
+        perform pgq_task._find_or_add(target);
     end if;
     return query
         select pgq_task.push(coalesce(target, queue), f.payload, priority => f.priority, unique_key => f.unique_key,

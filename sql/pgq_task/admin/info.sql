@@ -38,7 +38,7 @@ select s.id, pgq_task._shown(s.version) as version, q.queue_name as queue, pgq_t
 create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000, max_queues int4 default null)
 returns table (
     queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, time_limit interval,
-    max_attempts int4, error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
+    max_attempts int4, error_queue text, keep interval, weight int4, keep_tenants interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
     held bigint, stopped bigint, highest_attempts int4, oldest timestamptz, next_time timestamptz)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -51,7 +51,7 @@ as $$
 --      max_queues          - maximum number of queues, those first by name; null for all
 -- Returns:
 --      queue_name, created, paused (start of the pause; null if not paused), restricted, lease, time_limit,
---      max_attempts, error_queue, keep
+--      max_attempts, error_queue, keep, weight, keep_tenants
 --      total               - tasks; estimated from PostgreSQL's statistics if not exact
 --      exact               - false if there are more than were counted; then the following are at least that many
 --      available           - tasks that can be claimed now
@@ -78,6 +78,7 @@ begin
         select q.queue_name, q.queue_created, q.queue_paused, q.queue_restricted, q.queue_lease, q.queue_time_limit,
                q.queue_max_attempts,
                coalesce(q.queue_error_queue, q.queue_name || '.failed'), q.queue_keep,
+               q.queue_weight, q.queue_keep_tenants,
                case when s.exact is false then greatest(s.total, pgq_task._estimate_total(q.queue_id)) else s.total end,
                s.exact, s.available, s.claimed, s.scheduled, s.held, s.stopped, s.attempts,
                pgq_task._time_of(s.oldest), pgq_task._time_of(s.next_time)
@@ -141,17 +142,17 @@ begin
     end if;
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
-               select from pgq_task.queue q
+               select from pgq_task.served_queue q
                  join pgq_task.marked_lane l using (queue_id)
                 cross join lateral (
                       select from pgq_task.task t
                        where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= l.low
                        limit 1) t
-                where q.queue_name = any (queues))
+                where q.served_as = any (queues))
        and not exists (
-               select from pgq_task.queue q
+               select from pgq_task.served_queue q
                 cross join lateral (select from pgq_task.task t where t.queue_id = q.queue_id limit 1) t
-                where q.queue_name = any (queues));
+                where q.served_as = any (queues));
 end;
 $$;
 
@@ -169,7 +170,7 @@ declare
 begin
     perform pgq_task._require_queues(queues, 'read');
     return pgq_task._time_of(min(t.pos))
-      from pgq_task.queue q
+      from pgq_task.served_queue q
       join pgq_task.marked_lane l using (queue_id)
      cross join lateral (
            select c.pos from pgq_task.task c
@@ -180,7 +181,7 @@ begin
                    select from pgq_task.task e
                     where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id))
             order by c.queue_id, c.priority, c.pos limit 1) t
-     where q.queue_name = any (queues);
+     where q.served_as = any (queues);
 end;
 $$;
 

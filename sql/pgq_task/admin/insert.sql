@@ -43,7 +43,7 @@ declare
     v_refused   jsonb;
 begin
     -- In one function: most of it is two statements in a loop.
-    perform pgq_task._find_queue(q.name, 'insert') from (select distinct v ->> 'queue' as name from jsonb_array_elements(i_inserts) v) q;
+    perform pgq_task._find_or_add(q.name) from (select distinct v ->> 'queue' as name from jsonb_array_elements(i_inserts) v order by 1) q;
     perform pgq_task._require_named_once(v_chosen, 'inserted');
     if 0 <= any (v_chosen) then
         v_reserved := array(select r.id from pgq_task.reserved_id r

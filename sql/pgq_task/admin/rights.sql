@@ -5,12 +5,13 @@ as $$
 -- Restricts a queue: from the commit on only members of pgq_admin, and roles with rights from pgq_task.grant_queue(3),
 -- may act on its tasks. (A transaction that has pushed before, and is still open, may push once more.) Other queues are
 -- open: to pgq_writer for inserting, to pgq_reader for the rest. The error queue is a separate queue. It is created
--- when the first task goes there, with the restrictions of this one.
+-- when the first task goes there, with the restrictions of this one. Tenants are restricted with their parent; its
+-- grants hold for them, and grants for one tenant are added to these.
 -- Parameters:
 --      restricted  - false opens it again; the grants are kept
--- Errors: PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
+-- Errors: PQ072 neither true nor false, or the queue of a tenant; PQ012 opening it not in READ COMMITTED
 declare
-    v_id    int4;
+    q   pgq_task.queue;
 begin
     if restricted is null then
         perform pgq_task._raise_invalid('restricted is NULL', 'Give true or false.');
@@ -19,11 +20,14 @@ begin
         perform pgq._require_read_committed('opening a task queue');
     end if;
     -- Lock the row before the lock of pgq_task._guard_inbox(0), like drop_queue().
-    update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue returning queue_id into v_id;
-    if not found then
-        perform pgq_task._raise_queue_not_found(queue);
+    q := pgq_task._lock_queue(queue);
+    if q.queue_parent is not null then
+        perform pgq_task._raise_invalid(format('task queue %L is that of a tenant', queue),
+                                        'Restrict the queue before the slash. A tenant may have grants of its own.');
     end if;
-    perform pgq_task._guard_inbox(), pgq_task._grant_sequences(v_id);
+    update pgq_task.queue t set queue_restricted = restricted where q.queue_id in (t.queue_id, t.queue_parent);
+    perform pgq_task._guard_inbox();
+    perform pgq_task._grant_sequences(t.queue_id) from pgq_task.queue t where q.queue_id in (t.queue_id, t.queue_parent);
 end;
 $$;
 
@@ -196,7 +200,8 @@ as $$
 -- Returns whether a role has a right on the tasks of a restricted queue.
     select pg_has_role(i_role, 'pgq_admin', 'usage')
         or exists (select from pgq_task.queue_grant g
-                    where g.queue_id = i_queue_id and i_action = any (g.actions)
+                    where g.queue_id in (i_queue_id, (select q.queue_parent from pgq_task.queue q where q.queue_id = i_queue_id))
+                      and i_action = any (g.actions)
                       and pg_has_role(i_role, g.grantee, 'usage'));
 $$;
 

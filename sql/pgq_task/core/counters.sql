@@ -47,7 +47,7 @@ begin
         if v_locked or v_size > i_bytes then
             execute format('with l as (%s) insert into pgq_task.counted as c (queue_id, what, tasks)'
                            ' select l.queue_id, l.what, sum(l.tasks) from l join pgq_task.queue q using (queue_id) group by 1, 2'
-                           ' on conflict on constraint counted_pkey do update set tasks = c.tasks + excluded.tasks',
+                           ' on conflict on constraint counted_pkey do update set tasks = c.tasks + excluded.tasks, changed = now()',
                            format(case when v_locked then 'table %s' else 'delete from %s returning *' end, v_log));
             delete from pgq_task.counted c where not exists (select from pgq_task.queue q where q.queue_id = c.queue_id);
         end if;
@@ -71,7 +71,7 @@ begin
     execute format(
         'select jsonb_object_agg(s.queue_id, s.counts)'
         '  from (select c.queue_id, jsonb_object_agg(c.what, c.tasks) as counts'
-        '          from (select l.queue_id, l.what, sum(l.tasks) as tasks from (table pgq_task.counted %s) l'
+        '          from (select l.queue_id, l.what, sum(l.tasks) as tasks from (select queue_id, what, tasks from pgq_task.counted %s) l'
         '                 where $1 is null or l.queue_id = (select q.queue_id from pgq_task.queue q where q.queue_name = $1)'
         '                 group by 1, 2) c'
         '         group by 1) s',

@@ -53,7 +53,7 @@ returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
--- sequence name or that do not exist, and while there are restricted queues.
+-- sequence name or that do not exist yet, and while there are restricted queues.
 #variable_conflict use_column
 declare
     v_id        bigint;
@@ -80,7 +80,9 @@ begin
     if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null
        or nextval(v_pushed) < 0
     then
-        perform pgq_task._raise_queue_not_found(queue);
+        v_queue := pgq_task._add_tenant(queue);
+        select q.queue_pushed, q.queue_waiting into v_pushed, v_waiting from pgq_task.queue q where q.queue_id = v_queue;
+        perform nextval(v_pushed);
     end if;
     if _push_slowly.at is not null or _push_slowly.delay is not null then
         v_pos := pgq_task._position_at(at, delay);
@@ -141,9 +143,10 @@ begin
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = push_unique.queue
-       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'))
+       and (q.queue_parent is null or pgq_task._is_kept(q.queue_pushed));
     if not found then
-        perform pgq_task._raise_queue_not_found(queue);
+        v_queue := pgq_task._add_tenant(queue);
     end if;
     if push_unique.at is not null or push_unique.delay is not null then
         v_pos := pgq_task._position_at(push_unique.at, push_unique.delay);
@@ -243,9 +246,10 @@ begin
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = push_many.queue
-       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'))
+       and (q.queue_parent is null or pgq_task._is_kept(q.queue_pushed));
     if not found then
-        perform pgq_task._raise_queue_not_found(queue);
+        v_queue := pgq_task._add_tenant(queue);
     end if;
     if cardinality(order_keys) <> v_tasks or cardinality(unique_keys) <> v_tasks then
         perform pgq_task._raise_invalid(

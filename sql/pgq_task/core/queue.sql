@@ -2,10 +2,11 @@ create or replace function pgq_task.create_queue(queue text)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Creates a task queue.
+-- Creates a task queue; with the settings of its parent, if it is that of a tenant: see pgq_task._parent_of(1).
 -- Returns: 1 if it was created, 0 if it existed.
--- Errors: PQ072 a name of more than 248 bytes
+-- Errors: PQ072 a name of more than 248 bytes, or without a tenant
 declare
+    p       pgq_task.queue;
     v_id    int4;
 begin
     perform pgq_task._require_queue_name('task queue', queue);
@@ -21,6 +22,19 @@ begin
     update pgq_task.queue
        set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task._add_pushed(v_id, create_queue.queue)
      where queue_id = v_id;
+    p := pgq_task._parent_of(queue);
+    if p.queue_id is not null then
+        update pgq_task.queue
+           set queue_parent = p.queue_id, queue_paused = p.queue_paused, queue_lease = p.queue_lease,
+               queue_time_limit = p.queue_time_limit, queue_max_attempts = p.queue_max_attempts,
+               queue_error_queue = p.queue_error_queue, queue_keep = p.queue_keep, queue_restricted = p.queue_restricted,
+               queue_weight = p.queue_weight
+         where queue_id = v_id;
+        perform pgq_task.set_limits(queue, l.max_running, l.max_running_per_key, l.rate, l.rate_per_key, l.rate_period)
+           from pgq_task.queue_limit l where l.queue_id = p.queue_id;
+        -- The first push notifies the parent's workers.
+        perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 1);
+    end if;
     perform pgq_task._grant_sequences(v_id);
     return 1;
 end;
@@ -187,9 +201,9 @@ as $$
 -- indexed, it waits for all transactions that have used any tasks, and others wait behind it: drop the index first, at
 -- a quiet time.
 -- Parameters:
---      force   - drop it even if it has tasks, which are then lost
+--      force   - drop it even if it, or a tenant, has tasks, which are then lost
 -- Returns: 1
--- Errors: PQ073 it has tasks, PQ012 not in READ COMMITTED
+-- Errors: PQ073 it, or a tenant, has tasks; PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
     v_id            int4;
@@ -207,6 +221,8 @@ begin
     if v_id is null then
         perform pgq_task._raise_queue_not_found(queue);
     end if;
+    perform pgq_task.drop_queue(t.queue_name, drop_queue.force)
+       from (select q.queue_name from pgq_task.queue q where q.queue_parent = v_id order by q.queue_id) t;
     perform pgq_task.drop_payload_index(queue);
     -- This waits for transactions that have pushed; later pushes do not find the sequences: see
     -- pgq_task._wake_workers(). Lock them in the order in which pushes do.
@@ -251,33 +267,47 @@ as $$
 --                              fail, and 5 for workers in a row that are lost with the task
 --                error_queue   name of the error queue; null: <queue>.failed
 --                keep          time for which finished tasks are kept; 0: not at all
+--                weight        its share of claims from several queues, compared with the others' weights: 1 to 1000
+--                keep_tenants  the queue has tenants: the first push to <queue>/<tenant> creates this queue, with the
+--                              settings of this one; it is dropped when it was empty for this time. Null: no tenants
 --      value   - as text
+--      It is set for those tenants, too, that had the same value as their parent.
 -- Returns: 1
 -- Errors: PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
 declare
-    params  constant text[] := '{lease,time_limit,max_attempts,error_queue,keep}';
+    params  constant text[] := '{lease,time_limit,max_attempts,error_queue,keep,weight,keep_tenants}';
     q       pgq_task.queue;
 begin
     if param is null or param <> all (params) then
         perform pgq_task._raise_invalid(format('there is no task queue parameter %s', coalesce(quote_literal(param), 'NULL')),
                                         'Parameters: ' || array_to_string(params, ', ') || '.');
     end if;
+    q := pgq_task._lock_queue(queue);
+    if param = 'error_queue' and value is null and coalesce(q.queue_keep_tenants::text, q.queue_parent::text) is not null then
+        value := coalesce((select p.queue_error_queue from pgq_task.queue p where p.queue_id = q.queue_parent), queue || '.failed');
+    elsif param = 'keep_tenants' then
+        perform pgq_task._set_tenants(q, value is not null);
+    end if;
     begin
-        execute format('update pgq_task.queue set %I = %L where queue_name = %L returning *', 'queue_' || param, value, queue) into q;
+        execute format('update pgq_task.queue t set %1$I = %2$L from pgq_task.queue p where p.queue_id = %3$s and (t.queue_id = %3$s'
+                       ' or t.queue_parent = %3$s and t.%1$I is not distinct from p.%1$I)', 'queue_' || param, value, q.queue_id);
     exception when data_exception or not_null_violation then
         perform pgq_task._raise_invalid(
             format('task queue parameter %s cannot be %s', param, coalesce(quote_literal(value), 'NULL')),
-            'Intervals are written like ''30 seconds'', numbers of attempts like 5.');
+            'Intervals are written like ''30 seconds'', numbers like 5.');
     end;
-    if q.queue_id is null then
-        perform pgq_task._raise_queue_not_found(queue);
-    end if;
+    select * into q from pgq_task.queue t where t.queue_id = q.queue_id;
     perform pgq_task._require_lease(q.queue_lease), pgq_task._require_lease(q.queue_time_limit, 'a time limit');
     if q.queue_max_attempts < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
     elsif q.queue_keep < interval '0' or q.queue_keep > interval '10 years' then
         perform pgq_task._raise_invalid(format('finished tasks cannot be kept for %s', q.queue_keep),
                                         'Give an interval like 7 days, or 0 to keep none.');
+    elsif q.queue_weight not between 1 and 1000 then
+        perform pgq_task._raise_invalid(format('a weight of %s', q.queue_weight), 'Give a whole number between 1 and 1000.');
+    elsif q.queue_keep_tenants <= interval '0' or q.queue_keep_tenants > interval '10 years' then
+        perform pgq_task._raise_invalid(format('empty tenants cannot be kept for %s', q.queue_keep_tenants),
+                                        'Give an interval like 1 day, or null for a queue without tenants.');
     elsif param in ('error_queue', 'max_attempts') then
         perform pgq_task._require_end_of_errors(q.queue_name);
     end if;
@@ -316,13 +346,14 @@ create or replace function pgq_task.pause_queue(queue text)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Pauses a queue: from the commit on its tasks cannot be claimed. Claimed tasks are finished as usual, and tasks are
--- pushed as usual.
+-- Pauses a queue and its tenants: from the commit on their tasks cannot be claimed. Claimed tasks are finished as usual,
+-- and tasks are pushed as usual.
+declare
+    q   constant pgq_task.queue := pgq_task._lock_queue(queue);
 begin
-    update pgq_task.queue set queue_paused = coalesce(queue_paused, now()) where queue_name = pause_queue.queue;
-    if not found then
-        perform pgq_task._raise_queue_not_found(queue);
-    end if;
+    update pgq_task.queue t
+       set queue_paused = coalesce(q.queue_paused, now())
+     where t.queue_paused is null and q.queue_id in (t.queue_id, t.queue_parent);
 end;
 $$;
 
@@ -330,12 +361,13 @@ create or replace function pgq_task.resume_queue(queue text)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Ends the pause of a queue.
+-- Ends the pause of a queue, and of the tenants that were paused with it.
+declare
+    q   constant pgq_task.queue := pgq_task._lock_queue(queue);
 begin
-    update pgq_task.queue set queue_paused = null where queue_name = resume_queue.queue;
-    if not found then
-        perform pgq_task._raise_queue_not_found(queue);
-    end if;
+    update pgq_task.queue t
+       set queue_paused = null
+     where t.queue_paused = q.queue_paused and q.queue_id in (t.queue_id, t.queue_parent);
     perform pg_notify('pgq_task', queue);
 end;
 $$;

@@ -13,6 +13,12 @@ create table pgq_task.queue (
     queue_error_queue   text,
     -- Time for which finished tasks are kept in pgq_task.finished.
     queue_keep          interval        not null default '0',
+    -- Claims from several queues are shared in proportion to their weights.
+    queue_weight        int4            not null default 1,
+    -- Time for which an empty tenant is kept; null: the queue has no tenants, see pgq_task._add_tenant(1).
+    queue_keep_tenants  interval,
+    -- The queue whose tenant this is.
+    queue_parent        int4,
     -- Only roles with grants may act on its tasks: see pgq_task.queue_grant.
     queue_restricted    boolean         not null default false,
     -- Claims are limited: see pgq_task.queue_limit.
@@ -26,6 +32,16 @@ create table pgq_task.queue (
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_key unique (queue_name)
 );
+create index queue_parent_idx on pgq_task.queue (queue_parent) where queue_parent is not null;
+
+-- Queues by the names under which they are served: their own, and those of their parents.
+create view pgq_task.served_queue as
+select p.queue_name as served_as, p.queue_id as served_id, q.*
+  from pgq_task.queue p
+ cross join lateral (
+       select p.*
+       union all
+       select t.* from pgq_task.queue t where t.queue_parent = p.queue_id and p.queue_keep_tenants is not null) q;
 
 -- A lane holds the tasks of one queue and priority, in the order of their positions. The lane of priority 0 is always
 -- there. Others are added by the first push, without waiting for other sessions, so one may be there more than once; and
@@ -197,6 +213,7 @@ create table pgq_task.counted (
     -- a column of pgq_task.get_statistics(1), or finished and claimed: one of each
     what                text            not null,
     tasks               bigint          not null,
+    changed             timestamptz     not null default now(),
     constraint counted_pkey primary key (queue_id, what)
 );
 create unlogged table pgq_task.count_log_even (queue_id int4 not null, what text not null, tasks bigint not null)

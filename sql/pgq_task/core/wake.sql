@@ -94,22 +94,22 @@ begin
         perform pg_sleep(0.001);
     end loop;
     perform setval(w.seq, 1)
-       from pgq_task.queue q
+       from pgq_task.served_queue q
       cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
-      where q.queue_name = any (queues) and pg_sequence_last_value(w.seq) <> 1;
+      where q.served_as = any (queues) and pg_sequence_last_value(w.seq) <> 1;
     select min(next.pos) into v_next
-      from pgq_task.queue q
+      from pgq_task.served_queue q
       join pgq_task.lane l using (queue_id)
      cross join lateral (
            select t.pos from pgq_task.task t
             where t.queue_id = l.queue_id and t.priority = l.priority
               and t.pos > pgq_task._position_of(v_now) and t.pos < 4611686018427387904
             order by t.queue_id, t.priority, t.pos limit 1) next
-     where q.queue_name = any (queues) and q.queue_paused is null;
+     where q.served_as = any (queues) and q.queue_paused is null;
     if exists (select from pgq_task.queue_limit n where n.rate is not null) then
         select least(v_next, min(pgq_task._position_of(pgq_task._rate_free_at(q.queue_id)))) into v_next
-          from pgq_task.queue q
-         where q.queue_name = any (queues) and q.queue_limited and q.queue_paused is null;
+          from pgq_task.served_queue q
+         where q.served_as = any (queues) and q.queue_limited and q.queue_paused is null;
     end if;
     if pg_sequence_last_value('pgq_task.idle_watch') = 1 then
         perform setval('pgq_task.idle_watch', 0), pg_notify('pgq_task_idle', '');
@@ -156,14 +156,15 @@ as $$
 -- Returns the names of the task queues that exist and match.
 -- Parameters:
 --      patterns    - names; an asterisk stands for any characters, but for those of error queues (also of a queue that
---                    was dropped: they end with .failed), and of restricted queues from which the caller may not claim
+--                    was dropped: they end with .failed), and of restricted queues from which the caller may not claim.
+--                    Tenants are found by patterns with a slash only: claims from their parents include them
 -- Returns: the names, each once.
 begin
     return query
         select q.queue_name
           from pgq_task.queue q
          where q.queue_name = any (patterns)
-            or exists (select from unnest(patterns) p where pgq_task._matches(q.queue_name, p))
+            or exists (select from unnest(patterns) p where pgq_task._matches(q.queue_name, p) and (q.queue_parent is null or p like '%/%'))
            and q.queue_name not like '%.failed'
            and not exists (select from pgq_task.queue e where coalesce(e.queue_error_queue, e.queue_name || '.failed') = q.queue_name)
            and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim'));

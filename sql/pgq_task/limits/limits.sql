@@ -13,7 +13,8 @@ as $$
 --      rate                - maximum number claimed in any period of length rate_period
 --      rate_per_key        - the same limit for tasks with the same key
 --      rate_period         - length of the period
---      Null means no limit; if all are null, the limits are removed.
+--      Null means no limit; if all are null, the limits are removed. They hold for each tenant alone, and are set for
+--      those that had the same ones as their parent.
 -- Errors: PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
@@ -21,6 +22,7 @@ declare
     v_limits    constant int4[] := array_remove(array[set_limits.max_running, set_limits.max_running_per_key,
                                                       set_limits.rate, set_limits.rate_per_key], null);
     v_limited   constant boolean := v_limits <> '{}';
+    v_before    jsonb;
     v_written   int2;
     v_base      bigint;
     s           pgq_task.limit_log;
@@ -43,6 +45,7 @@ begin
     if not found then
         perform pgq_task._raise_queue_not_found(set_limits.queue);
     end if;
+    select to_jsonb(l) - '{queue_id,since,written}'::text[] into v_before from pgq_task.queue_limit l where l.queue_id = v_queue;
     if v_limited then
         insert into pgq_task.queue_limit as q (queue_id, max_running, max_running_per_key, rate, rate_per_key, rate_period)
         values (v_queue, set_limits.max_running, set_limits.max_running_per_key, set_limits.rate, set_limits.rate_per_key,
@@ -86,6 +89,13 @@ begin
                and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_turn(k.pos))) w
      where t.id = w.id and t.pos = w.pos;
     perform pgq_task._wake_workers(v_queue, set_limits.queue);
+    perform pgq_task.set_limits(t.queue_name, set_limits.max_running, set_limits.max_running_per_key, set_limits.rate,
+                                set_limits.rate_per_key, set_limits.rate_period)
+       from (select q.queue_name
+               from pgq_task.queue q
+               left join pgq_task.queue_limit l using (queue_id)
+              where q.queue_parent = v_queue and to_jsonb(l) - '{queue_id,since,written}'::text[] is not distinct from v_before
+              order by q.queue_id) t;
 end;
 $$;
 

@@ -104,11 +104,11 @@ declare
     e       record;
 begin
     for e in
-        select distinct on (n.name) n.name, q.queue_id, q.queue_restricted
+        select distinct on (n.name) n.name, coalesce(q.queue_parent, q.queue_id) as queue_id, q.queue_restricted
           from pgq_task.queue q
          cross join lateral (select coalesce(q.queue_error_queue, q.queue_name || '.failed') as name) n
          where q.queue_id = any (i_queue_ids) and not exists (select from pgq_task.queue o where o.queue_name = n.name)
-         order by n.name, q.queue_id
+         order by n.name, 2
     loop
         if pgq_task.create_queue(e.name) = 1 and e.queue_restricted then
             v_new := v_new || e.name;
@@ -139,7 +139,7 @@ begin
     -- Even an attempt to create it takes a number for a queue.
     if not exists (select from pgq_task.queue e where e.queue_name = v_error) then
         if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
-            perform pgq_task._restrict_as(v_error, q.queue_id);
+            perform pgq_task._restrict_as(v_error, coalesce(q.queue_parent, q.queue_id));
         end if;
     end if;
     select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;

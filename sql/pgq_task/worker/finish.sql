@@ -254,7 +254,7 @@ begin
             order by k.queue_id desc, k.priority desc, k.generation desc, k.mark_id desc
             limit 1) n
      where q.queue_name = finish_and_claim.queue and finish_and_claim.claimant <> ''
-       and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0';
+       and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0' and q.queue_keep_tenants is null;
     delete from pgq_task.task t
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
        and t.queue_id + 0 = l.queue_id and t.order_key is null and (t.headers ? 'flow') is not true

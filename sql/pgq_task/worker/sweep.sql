@@ -129,7 +129,7 @@ begin
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else n.sweep_id - 200 end and n.sweep_id - 100;
     if n.sweep_id % 20 = 0 then
-        perform pgq_task._close_lanes(), pgq_task._add_counted(), pgq_task._expire_finished();
+        perform pgq_task._close_lanes(), pgq_task._add_counted(), pgq_task._expire_finished(), pgq_task._drop_idle_tenants();
         delete from pgq_task.flow f
          where f.flow_id = any (array(select o.flow_id from pgq_task.flow o where o.flow_ended < n.sweep_time - interval '1 day'
                                        limit 100 for update skip locked));
@@ -284,7 +284,7 @@ declare
 begin
     perform pgq._require_read_committed('pgq_task.catch_up()');
     perform pg_advisory_xact_lock(pgq._lock_key('sweep'), 0);
-    perform pgq_task._release_late(array(select q.queue_id from pgq_task.queue q where q.queue_name = any (queues)));
+    perform pgq_task._release_late(array(select q.queue_id from pgq_task.served_queue q where q.served_as = any (queues)));
     v_now := clock_timestamp();
     -- As in a sweep: the position from which on transactions wrote that have ended since.
     select case when s.sweep_id is null or s.sweep_time > v_now then 0
@@ -298,8 +298,8 @@ begin
     for l in
         select n.queue_id, n.priority, n.low, n.ahead
           from pgq_task.marked_lane n
-          join pgq_task.queue q using (queue_id)
-         where q.queue_name = any (queues) and v_from is not null
+          join pgq_task.served_queue q using (queue_id)
+         where q.served_as = any (queues) and v_from is not null
          order by n.queue_id, n.priority
     loop
         select k.pos into v_first
