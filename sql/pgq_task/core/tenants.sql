@@ -139,9 +139,9 @@ as $$
 -- Those with settings, limits or grants of their own stay, and those that a periodic task, an error queue, a flow or a
 -- unique_key's period refers to.
 declare
-    t   record;
+    v_tenant    text;
 begin
-    for t in
+    for v_tenant in
         select q.queue_name
           from (select t.*, p as parent
                   from pgq_task.queue t
@@ -161,7 +161,7 @@ begin
          limit 10
     loop
         begin
-            perform pgq_task.drop_queue(t.queue_name);
+            perform pgq_task.drop_queue(v_tenant);
         exception when lock_not_available or sqlstate 'PQ073' or sqlstate 'PQ070' then
             null; -- It is in use again.
         end;
