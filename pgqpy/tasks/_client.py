@@ -584,9 +584,10 @@ class Tasks:
         self._value(b"select pgq_task.drop_queue(%s::text, %s)", queue, force)
 
     def set_config(self, queue: str, param: str, value: object) -> None:
-        """Set ``lease``, ``time_limit`` (of an attempt), ``max_attempts``, ``error_queue`` or
-        ``keep`` (how long finished tasks are kept); values are written like in SQL, for instance
-        ``'1 hour'``, None is none."""
+        """Set ``lease``, ``time_limit`` (of an attempt), ``max_attempts``, ``error_queue``,
+        ``keep`` (how long finished tasks are kept), ``weight`` (its share of claims from several
+        queues) or ``keep_tenants`` (how long empty tenants are kept: the queue has tenants); values
+        are written like in SQL, for instance ``'1 hour'``, None is none."""
         written = None if value is None else str(value)
         self._value(b"select pgq_task.set_queue_config(%s, %s, %s)", queue, param, written)
 

@@ -30,7 +30,9 @@ class AsyncNotifier(AsyncSubscriber):
         return self._channel
 
     def hear(self, payload: str) -> None:
-        if payload in self._payloads or self._pattern.fullmatch(payload):
+        # Workers of a queue also serve its tenants.
+        names = {payload, payload.rpartition("/")[0]}
+        if not names.isdisjoint(self._payloads) or self._pattern.fullmatch(payload):
             self.heard = True
             self._wake()
 

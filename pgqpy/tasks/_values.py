@@ -94,6 +94,8 @@ class TaskQueueInfo:
     max_attempts: int | None
     error_queue: str | None
     keep: timedelta
+    weight: int
+    keep_tenants: timedelta | None
     total: int | None
     exact: bool | None
     available: int | None

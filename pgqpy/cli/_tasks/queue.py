@@ -34,6 +34,8 @@ PARAMETERS = {
     "max_attempts": "then a task goes to the error queue (null: never)",
     "error_queue": "its name (null: the queue's, with .failed)",
     "keep": "how long finished tasks are kept (0: not at all)",
+    "weight": "its share of claims from several queues (1 to 1000)",
+    "keep_tenants": "how long empty tenants are kept (null: no tenants)",
 }
 
 

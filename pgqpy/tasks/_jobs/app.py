@@ -67,6 +67,7 @@ class TaskApp:
         name: str | None = None,
         aliases: Iterable[str] = (),
         queue: str | None = None,
+        tenant: Key = None,
         priority: int = 0,
         lease: Duration | None = None,
         retry_policy: RetryPolicy | None = None,
@@ -200,7 +201,7 @@ class TaskApp:
                 payload, settings = job.task((), kwargs)
                 return PeriodicTask(
                     name=name,
-                    queue=job.default.queue,
+                    queue=job.queue((), kwargs),
                     cron=schedule,
                     missed=missed,
                     payload=payload,

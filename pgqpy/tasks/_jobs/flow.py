@@ -74,7 +74,7 @@ class Flow:
                 hint="Add it with .options(unique_key=None).",
             )
         given = {key: value for key, value in settings.items() if value is not None}
-        queue = {"queue": job.default.queue, "name": job.name}
+        queue = {"queue": job.queue(args, kwargs), "name": job.name}
         step = Step(self, given | queue | {"payload": payload})
         self.steps.append(step)
         return step

@@ -46,11 +46,13 @@ class PushOptions:
     ``unique_while``, ``unique_for`` and ``replace`` of `push_unique`.
 
     ``unique_key=True`` is a key of the job's name and arguments. ``limit_key`` is the key of limits
-    per key: see `pgq_task.set_limits`. ``timeout`` is the seconds of an attempt; after
+    per key: see `pgq_task.set_limits`. ``tenant`` is a part of the queue's name, ``mails/acme``, if
+    the queue has tenants. ``timeout`` is the seconds of an attempt; after
     ``max_attempts`` of them, or when the retry policy or the queue says so, no other one is made.
     """
 
     queue: str
+    tenant: Key = None
     at: datetime | None = None
     delay: Duration | None = None
     priority: int = 0
@@ -125,7 +127,7 @@ class Push(Generic[P]):
         """
         client = tasks_of(conn)
         payload, settings = self.task(args, kwargs)
-        pushed: int | Awaitable[int] = _push(client, self.default.queue, payload, settings)
+        pushed: int | Awaitable[int] = _push(client, self.queue(args, kwargs), payload, settings)
         return pushed
 
     def push_many(
@@ -133,14 +135,17 @@ class Push(Generic[P]):
     ) -> list[int] | Awaitable[list[int]]:
         """Put many calls into the queue, each a mapping of arguments by name; return their ids.
 
-        In one round trip, or in one for each change of the ``limit_key`` from call to call.
+        In one round trip, or in one for each change of tenant or ``limit_key`` from call to call.
         """
-        tasks = [self.task((), call) for call in calls]
-        groups = groupby(tasks, lambda task: task[1]["headers"])
-        pushes = [self._push_group(conn, [*group]) for _, group in groups]
+        tasks = [(self.queue((), call), self.task((), call)) for call in calls]
+        groups = groupby(tasks, lambda task: (task[0], task[1][1]["headers"]))
+        pushes = [
+            self._push_group(conn, queue, [task for _, task in group])
+            for (queue, _), group in groups
+        ]
         return _all(pushes) if is_async(conn) else [task for ids in pushes for task in ids]
 
-    def _push_group(self, conn: Any, group: list[tuple[Any, dict[str, Any]]]) -> Any:
+    def _push_group(self, conn: Any, queue: str, group: list[tuple[Any, dict[str, Any]]]) -> Any:
         keys = {
             f"{key}s": [settings[key] for _, settings in group]
             for key in ("order_key", "unique_key")
@@ -150,7 +155,16 @@ class Push(Generic[P]):
         if not any(keys["unique_keys"]):
             del given["unique_keys"]
         payloads = [payload for payload, _ in group]
-        return tasks_of(conn).push_many(self.default.queue, payloads, **given)
+        return tasks_of(conn).push_many(queue, payloads, **given)
+
+    def queue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the queue for a call: that of its tenant, if there is one."""
+        tenant = _key(self.default.tenant, "tenant", args, kwargs)
+        if tenant is None:
+            return self.default.queue
+        if "/" in tenant:
+            raise InvalidTask(f"the tenant is {tenant!r:.80}", hint="Give a text without a slash.")
+        return f"{self.default.queue}/{tenant}"
 
     def task(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -149,14 +149,14 @@ begin
                  where clock_timestamp() - p.queue_keep_tenants - t.queue_keep
                        > greatest(t.queue_created, (select max(c.changed) from pgq_task.counted c where c.queue_id = t.queue_id))
                 offset 0) q
-         where (select k.id from pgq_task.task k where k.queue_id = q.queue_id limit 1) is null
-           and not exists (select from pgq_task.queue_grant g where g.queue_id = q.queue_id)
+         where not exists (select from pgq_task.queue_grant g where g.queue_id = q.queue_id)
            and not exists (select from pgq_task.periodic r where r.queue_id = q.queue_id)
            and not exists (select from pgq_task.unique_period u where u.queue_id = q.queue_id)
            and not exists (select from pgq_task.queue e where e.queue_error_queue = q.queue_name)
            and not exists (select from pgq_task.flow_step s where q.queue_id in (s.queue_id, s.ended_in))
            and to_regclass(format('pgq_task.task_payload_%s_idx', q.queue_id)) is null
            and (select pgq_task._own_settings(t) = pgq_task._own_settings(q.parent) from pgq_task.queue t where t.queue_id = q.queue_id)
+           and (select k.id from pgq_task.task k where k.queue_id = q.queue_id limit 1) is null
          order by q.queue_id
          limit 10
     loop

@@ -37,7 +37,7 @@ begin
        and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'))
        for key share;
     if not found then
-        perform pgq_task._raise_queue_not_found(set_periodic.queue);
+        v_queue := pgq_task._add_tenant(set_periodic.queue);
     end if;
     -- Changing one made by another role needs the right to push to its previous queue.
     perform pgq_task._require_right(q.queue_id, 'insert')

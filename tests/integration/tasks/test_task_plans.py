@@ -70,7 +70,7 @@ CALLS: tuple[LiteralString, ...] = (
 )
 # These are for a whole queue; or name one task, or the first one of an order; or only describe.
 OTHERS = {
-    *("drop_queue", "set_limits", "_set_clock_back"),
+    *("drop_queue", "_drop_idle_tenants", "set_limits", "_set_clock_back"),
     *("_hold_back", "_holders_of", "_is_full", "_claim_parked", "_claim_without_keys"),
     *("payload_index_sql", "_estimate_total"),
 }

@@ -222,7 +222,8 @@ def test_an_idle_tenant_is_dropped_unless_something_would_be_lost(conn: Connecti
 
 def test_a_failed_task_goes_back_to_a_tenant_that_was_dropped(conn: Connection) -> None:
     fill(conn, acme=1)
-    tasks.fail(conn, *tasks.claim(conn, "mails"), final=True)
+    (claimed,) = tasks.claim(conn, "mails")
+    tasks.fail(conn, claimed, final=True)
     conn.execute("select pgq_task.drop_queue('mails/acme')")
     assert ops.value(conn, QUEUES) == ["mails", "mails.failed"]
     assert ops.value(conn, "select pgq_task.requeue('mails.failed')") == 1
@@ -364,6 +365,7 @@ def test_the_error_queue_has_the_grants_of_the_parent(
 ) -> None:
     _, acme = roles
     fill(acme, acme=1)
-    tasks.fail(acme, *tasks.claim(acme, "mails/acme"), final=True)
+    (claimed,) = tasks.claim(acme, "mails/acme")
+    tasks.fail(acme, claimed, final=True)
     granted = "select role from pgq_task.get_queue_grants('mails.failed')"
     assert conn.execute(granted).fetchall() == [(ROLES[0],)]

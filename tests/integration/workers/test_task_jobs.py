@@ -514,6 +514,30 @@ def test_each_job_has_its_own_queue_priority_keys_and_retry_policy(
     )
 
 
+def test_a_job_is_pushed_for_a_tenant_and_run_by_the_workers_of_its_queue(
+    app: TaskApp, conn: Connection, work: Callable[[], None]
+) -> None:
+    seen: list[str] = []
+
+    @app.task(queue="other", tenant=lambda shop: shop)
+    def job(shop: str) -> None:
+        seen.append(f"{current_job().task.queue} {shop}")
+
+    app.create_queues(conn)
+    Tasks(conn).set_config("other", "keep_tenants", "1 day")
+    job.push(conn, "acme")
+    job.options(tenant="big").push(conn, "small")
+    job.push_many(conn, [{"shop": shop} for shop in ("acme", "acme", "bloat")])
+    flow = Flow()
+    flow.add(job, "flow")
+    flow.push(conn)
+    with pytest.raises(InvalidTask, match="the tenant is 'a/b'"):
+        job.push(conn, "a/b")
+    work()
+    acme = ["other/acme acme"] * 3
+    assert sorted(seen) == [*acme, "other/big small", "other/bloat bloat", "other/flow flow"]
+
+
 def test_many_are_pushed_in_their_order(app: TaskApp, conn: Connection, dsn: str) -> None:
     seen: list[int] = []
 

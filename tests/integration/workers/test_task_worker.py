@@ -461,3 +461,17 @@ def test_a_lasting_conflict_is_a_failure(dsn: str, conn: Connection, tasks: Task
 
     TaskWorker(dsn, "work", insert, retry_policy=FixedDelay(0, attempts=1)).run(until_empty=True)
     assert ("work.failed", "available", 0, 1) in left(conn)
+
+
+def test_a_worker_is_notified_of_the_first_task_of_a_tenant(dsn: str, tasks: Tasks) -> None:
+    done: list[tuple[str, Any]] = []
+    tasks.set_config("work", "keep_tenants", "1 day")
+    worker = TaskWorker(
+        dsn, "work", lambda task: done.append((task.queue, task.payload)), poll_interval=60
+    )
+    with running(worker):
+        tasks.push("work", 0)
+        wait_until(lambda: done)
+        tasks.push("work/acme", 1)
+        wait_until(lambda: len(done) > 1)
+    assert done == [("work", 0), ("work/acme", 1)]
