@@ -11,6 +11,7 @@ rows that were lost with it are not, and nothing has to be written for a row tha
 from __future__ import annotations
 
 import math
+from collections import Counter
 from time import monotonic
 
 import psycopg
@@ -75,9 +76,8 @@ class AsyncRowExecutor:
                 self._pauses.reset()
             await self._let_go()
         except Exception as error:
-            if not is_outage(error, self._settings.outages):
-                raise
-            if self._settings.strict or isinstance(error, PERMANENT):
+            lasting = self._settings.strict or isinstance(error, PERMANENT)
+            if lasting or not is_outage(error, self._settings.outages):
                 raise
             await self._pause(error)
         finally:
@@ -215,10 +215,8 @@ class AsyncRowExecutor:
         for each in outcomes:
             if each.told is not None:
                 await self._hooks.on_row_failed(*each.told)
-        finished = sum(each.status == "succeeded" for each in outcomes)
-        failed = sum(each.status == "failed" for each in outcomes)
-        released = len(outcomes) - finished - failed
-        stats = TaskStats(finished=finished, failed=failed, released=released)
+        ends = Counter(each.status for each in outcomes)
+        stats = TaskStats(finished=ends["succeeded"], failed=ends["failed"], released=ends[None])
         await self._hooks.on_completed(stats)
 
     # --- pauses

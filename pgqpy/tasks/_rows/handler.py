@@ -75,13 +75,11 @@ class RowHandler:
             return unreadable
         # A restored row must be restored again.
         only = len(rows) == 1 and not restored
-        if self._settings.whole_batches:
-            return unreadable + self._handle_batch(conn, rows, only)
         outcomes = unreadable
-        for number, row in enumerate(rows):
+        for number, some in enumerate([rows] if self._settings.whole_batches else zip(rows)):
             if number:
                 _next(conn)
-            outcomes.append(self._handle_row(conn, row, only))
+            outcomes += self._handle(conn, some, only)
         return outcomes
 
     def failed(self, conn: RowConnection, row: TableRow, error: Exception) -> RowOutcome:
@@ -113,30 +111,13 @@ class RowHandler:
 
     # --- helpers
 
-    def _handle_row(self, conn: RowConnection, row: TableRow, only: bool) -> RowOutcome:
-        """Work on one row; if it fails, its writes are undone."""
-        try:
-            with deadline(self._settings.time_limit):
-                value = self._hooks.process_row(conn, row.values)
-                _check_outcomes([value])
-                _check_transaction(conn)
-        except Exception as error:
-            self._take_back(conn, error, only)
-            return self.failed(conn, row, error)
-        return self._outcome(conn, row, value)
-
-    def _handle_batch(
+    def _handle(
         self, conn: RowConnection, rows: Sequence[TableRow], only: bool
     ) -> list[RowOutcome]:
-        """Work on a batch; if it fails, its rows are worked on one by one."""
+        """Work on rows at once; if that fails their writes are undone, and each is tried alone."""
         try:
             with deadline(self._settings.time_limit):
-                values = self._hooks.process_batch(conn, [row.values for row in rows])
-                values = _outcomes(values, len(rows), self._settings.fields)
-                if len(values) != len(rows):
-                    raise ValueError(
-                        f"process_batch has returned {len(values)} outcomes for {len(rows)} rows"
-                    )
+                values = self._call(conn, rows)
                 _check_outcomes(values)
                 _check_transaction(conn)
         except Exception as error:
@@ -144,18 +125,28 @@ class RowHandler:
             if len(rows) == 1:
                 return [self.failed(conn, rows[0], error)]
         else:
-            pairs = zip(rows, values, strict=True)
-            return [self._outcome(conn, row, value) for row, value in pairs]
+            return [
+                self.failed(conn, row, value)
+                if isinstance(value, Retry | DeadLetter)
+                else RowOutcome(row.key, "succeeded")
+                for row, value in zip(rows, values, strict=True)
+            ]
         outcomes = []
         for row in rows:
-            outcomes += self._handle_batch(conn, [row], False)
+            outcomes += self._handle(conn, [row], False)
             _next(conn)
         return outcomes
 
-    def _outcome(self, conn: RowConnection, row: TableRow, value: Any) -> RowOutcome:
-        if isinstance(value, Retry | DeadLetter):
-            return self.failed(conn, row, value)
-        return RowOutcome(row.key, "succeeded")
+    def _call(self, conn: RowConnection, rows: Sequence[TableRow]) -> Sequence[Any]:
+        if not self._settings.whole_batches:
+            return [self._hooks.process_row(conn, rows[0].values)]
+        values = self._hooks.process_batch(conn, [row.values for row in rows])
+        outcomes = _outcomes(values, len(rows), self._settings.fields)
+        if len(outcomes) != len(rows):
+            raise ValueError(
+                f"process_batch has returned {len(outcomes)} outcomes for {len(rows)} rows"
+            )
+        return outcomes
 
     def _take_back(self, conn: RowConnection, error: Exception, only: bool) -> None:
         """Undo the writes for rows, the ``only`` one or some of several.

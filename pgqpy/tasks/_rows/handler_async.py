@@ -72,13 +72,11 @@ class AsyncRowHandler:
             return unreadable
         # A restored row must be restored again.
         only = len(rows) == 1 and not restored
-        if self._settings.whole_batches:
-            return unreadable + await self._handle_batch(conn, rows, only)
         outcomes = unreadable
-        for number, row in enumerate(rows):
+        for number, some in enumerate([rows] if self._settings.whole_batches else zip(rows)):
             if number:
                 await _next(conn)
-            outcomes.append(await self._handle_row(conn, row, only))
+            outcomes += await self._handle(conn, some, only)
         return outcomes
 
     def failed(self, conn: AsyncRowConnection, row: TableRow, error: Exception) -> RowOutcome:
@@ -110,30 +108,13 @@ class AsyncRowHandler:
 
     # --- helpers
 
-    async def _handle_row(self, conn: AsyncRowConnection, row: TableRow, only: bool) -> RowOutcome:
-        """Work on one row; if it fails, its writes are undone."""
-        try:
-            async with async_deadline(self._settings.time_limit):
-                value = await self._hooks.process_row(conn, row.values)
-                _check_outcomes([value])
-                _check_transaction(conn)
-        except Exception as error:
-            await self._take_back(conn, error, only)
-            return self.failed(conn, row, error)
-        return self._outcome(conn, row, value)
-
-    async def _handle_batch(
+    async def _handle(
         self, conn: AsyncRowConnection, rows: Sequence[TableRow], only: bool
     ) -> list[RowOutcome]:
-        """Work on a batch; if it fails, its rows are worked on one by one."""
+        """Work on rows at once; if that fails their writes are undone, and each is tried alone."""
         try:
             async with async_deadline(self._settings.time_limit):
-                values = await self._hooks.process_batch(conn, [row.values for row in rows])
-                values = _outcomes(values, len(rows), self._settings.fields)
-                if len(values) != len(rows):
-                    raise ValueError(
-                        f"process_batch has returned {len(values)} outcomes for {len(rows)} rows"
-                    )
+                values = await self._call(conn, rows)
                 _check_outcomes(values)
                 _check_transaction(conn)
         except Exception as error:
@@ -141,18 +122,28 @@ class AsyncRowHandler:
             if len(rows) == 1:
                 return [self.failed(conn, rows[0], error)]
         else:
-            pairs = zip(rows, values, strict=True)
-            return [self._outcome(conn, row, value) for row, value in pairs]
+            return [
+                self.failed(conn, row, value)
+                if isinstance(value, Retry | DeadLetter)
+                else RowOutcome(row.key, "succeeded")
+                for row, value in zip(rows, values, strict=True)
+            ]
         outcomes = []
         for row in rows:
-            outcomes += await self._handle_batch(conn, [row], False)
+            outcomes += await self._handle(conn, [row], False)
             await _next(conn)
         return outcomes
 
-    def _outcome(self, conn: AsyncRowConnection, row: TableRow, value: Any) -> RowOutcome:
-        if isinstance(value, Retry | DeadLetter):
-            return self.failed(conn, row, value)
-        return RowOutcome(row.key, "succeeded")
+    async def _call(self, conn: AsyncRowConnection, rows: Sequence[TableRow]) -> Sequence[Any]:
+        if not self._settings.whole_batches:
+            return [await self._hooks.process_row(conn, rows[0].values)]
+        values = await self._hooks.process_batch(conn, [row.values for row in rows])
+        outcomes = _outcomes(values, len(rows), self._settings.fields)
+        if len(outcomes) != len(rows):
+            raise ValueError(
+                f"process_batch has returned {len(outcomes)} outcomes for {len(rows)} rows"
+            )
+        return outcomes
 
     async def _take_back(self, conn: AsyncRowConnection, error: Exception, only: bool) -> None:
         """Undo the writes for rows, the ``only`` one or some of several.
