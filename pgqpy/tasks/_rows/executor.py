@@ -200,7 +200,7 @@ class RowExecutor:
             if restored and self._blame is None:
                 outcomes = self._handler.handle(conn, [row], restored=True)
             elif restored and self._blame is not None:
-                outcomes = [self._handler.failed(conn, row, self._blame)]
+                outcomes = [self._handler.failed(conn.info, row, self._blame)]
             self._transactions.turn(self._transactions.complete(outcomes), None)
         except NotCommittedError as error:
             if self._blame is not None:

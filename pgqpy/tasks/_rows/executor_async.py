@@ -197,7 +197,7 @@ class AsyncRowExecutor:
             if restored and self._blame is None:
                 outcomes = await self._handler.handle(conn, [row], restored=True)
             elif restored and self._blame is not None:
-                outcomes = [self._handler.failed(conn, row, self._blame)]
+                outcomes = [self._handler.failed(conn.info, row, self._blame)]
             await self._transactions.turn(await self._transactions.complete(outcomes), None)
         except NotCommittedError as error:
             if self._blame is not None:

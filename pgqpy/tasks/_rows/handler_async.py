@@ -1,8 +1,7 @@
-"""Working on locked rows: the handler, and the outcomes."""
+"""Working on locked rows by the handler."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -11,14 +10,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import async_deadline
-from pgqpy._runtime.batch_connection_async import swallowed_error
-from pgqpy._runtime.failure import decide_anyway, delay_of, is_outage, storable
+from pgqpy._runtime.failure import is_outage
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConnectionFailed
-from pgqpy.log import logger
-from pgqpy.retry import DeadLetter, Retry
-from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
-from pgqpy.tasks._rows.table import RowLost, RowOutcome, TableRow
+from pgqpy.tasks._outcome import TaskStats
+from pgqpy.tasks._rows.outcomes import RowOutcomes, check_transaction, checked, ended
+from pgqpy.tasks._rows.table import RowOutcome, TableRow
 from pgqpy.tasks._rows.transactions_async import (
     BEGIN,
     RELEASE,
@@ -52,11 +49,11 @@ class AsyncRowHooks(Protocol):
     async def on_error(self, error: Exception) -> None: ...
 
 
-class AsyncRowHandler:
+class AsyncRowHandler(RowOutcomes):
     """Calls the handler. The caller has locked the rows, and set a savepoint after that."""
 
     def __init__(self, settings: RowSettings, hooks: AsyncRowHooks) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._hooks = hooks
 
     async def handle(
@@ -66,7 +63,7 @@ class AsyncRowHandler:
 
         Raises errors that are not the fault of a row, and NotCommittedError.
         """
-        unreadable = [self.failed(conn, row, row.error) for row in rows if row.error]
+        unreadable = [self.failed(conn.info, row, row.error) for row in rows if row.error]
         rows = [row for row in rows if row.error is None]
         if not rows:
             return unreadable
@@ -79,33 +76,6 @@ class AsyncRowHandler:
             outcomes += await self._handle(conn, some, only)
         return outcomes
 
-    def failed(self, conn: AsyncRowConnection, row: TableRow, error: Exception) -> RowOutcome:
-        """Return the outcome of a row for which this error was raised."""
-        attempt = row.attempts + 1
-        what = f"row {row.key}"
-        failure = decide_anyway(error, attempt, self._settings.retry_policy, what)
-        if not failure.counts:
-            return RowOutcome(row.key, None, failure.delay)
-        failure.log(what, attempt, self._fields(row), end="failed for good")
-        encoding = conn.info.parameter_status("server_encoding") or ""
-        text = storable(failure.described(), encoding)
-        told = (row.values, failure.error, failure.delay)
-        return RowOutcome(row.key, "failed", failure.delay, text, told)
-
-    def lost(self, row: TableRow) -> RowOutcome:
-        """Return the outcome of a row that was left, in case this attempt, too, does not end."""
-        lost = RowLost.after(row.values.get(self._settings.columns.last_error))
-        policy = self._settings.retry_policy
-        failure = decide_anyway(lost, row.attempts + 1, policy, f"row {row.key}")
-        delay = failure.delay if lost.times < RowLost.MOST else None
-        if delay is None:
-            said = "row %s was left too often: this is its last attempt"
-            logger.warning(said, row.key, extra=self._fields(row))
-        else:
-            said = "row %s was left: it is worked on alone"
-            logger.info(said, row.key, extra=self._fields(row))
-        return RowOutcome(row.key, "failed", delay, failure.reason)
-
     # --- helpers
 
     async def _handle(
@@ -115,19 +85,13 @@ class AsyncRowHandler:
         try:
             async with async_deadline(self._settings.time_limit):
                 values = await self._call(conn, rows)
-                _check_outcomes(values)
-                _check_transaction(conn)
+                check_transaction(conn.info)
         except Exception as error:
             await self._take_back(conn, error, only)
             if len(rows) == 1:
-                return [self.failed(conn, rows[0], error)]
+                return [self.failed(conn.info, rows[0], error)]
         else:
-            return [
-                self.failed(conn, row, value)
-                if isinstance(value, Retry | DeadLetter)
-                else RowOutcome(row.key, "succeeded")
-                for row, value in zip(rows, values, strict=True)
-            ]
+            return self.of_values(conn.info, rows, values)
         outcomes = []
         for row in rows:
             outcomes += await self._handle(conn, [row], False)
@@ -135,15 +99,10 @@ class AsyncRowHandler:
         return outcomes
 
     async def _call(self, conn: AsyncRowConnection, rows: Sequence[TableRow]) -> Sequence[Any]:
-        if not self._settings.whole_batches:
-            return [await self._hooks.process_row(conn, rows[0].values)]
-        values = await self._hooks.process_batch(conn, [row.values for row in rows])
-        outcomes = _outcomes(values, len(rows), self._settings.fields)
-        if len(outcomes) != len(rows):
-            raise ValueError(
-                f"process_batch has returned {len(outcomes)} outcomes for {len(rows)} rows"
-            )
-        return outcomes
+        if self._settings.whole_batches:
+            values = await self._hooks.process_batch(conn, [row.values for row in rows])
+            return self.values_of_batch(values, len(rows))
+        return checked([await self._hooks.process_row(conn, rows[0].values)])
 
     async def _take_back(self, conn: AsyncRowConnection, error: Exception, only: bool) -> None:
         """Undo the writes for rows, the ``only`` one or some of several.
@@ -161,10 +120,7 @@ class AsyncRowHandler:
             await conn.execute(SAVEPOINT)
         else:
             # The writes for other rows are lost with it.
-            raise NotCommittedError(_ended()) from error
-
-    def _fields(self, row: TableRow) -> dict[str, Any]:
-        return self._settings.fields | {"key": row.key, "attempt": row.attempts + 1}
+            raise NotCommittedError(ended()) from error
 
 
 async def _next(conn: AsyncRowConnection) -> None:
@@ -172,37 +128,3 @@ async def _next(conn: AsyncRowConnection) -> None:
         await conn.execute(_NEXT, prepare=False)
     except psycopg.errors.InvalidSavepointSpecification as error:
         raise NotCommittedError(error) from error
-
-
-def _ended() -> psycopg.Error:
-    return psycopg.ProgrammingError(
-        "the handler has ended the transaction; what it had committed may come twice"
-    )
-
-
-def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
-    outcomes = outcomes_in(values)
-    if outcomes is not None:
-        return outcomes
-    if values is None or isinstance(values, Retry | DeadLetter) or inspect.iscoroutine(values):
-        return [values] * number
-    # The result's error is no reason to repeat the work.
-    logger.warning("rows are done, but %s", no_outcomes(values), extra=fields)
-    return [None] * number
-
-
-def _check_outcomes(values: Sequence[Any]) -> None:
-    for value in values:
-        if isinstance(value, Retry):
-            delay_of(value.delay)
-        elif inspect.iscoroutine(value):
-            value.close()
-            raise DeadLetter("a coroutine was returned, which was not awaited")
-
-
-def _check_transaction(conn: AsyncRowConnection) -> None:
-    status = conn.info.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise swallowed_error()
-    if status == TransactionStatus.IDLE:
-        raise _ended()

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Protocol
 
 import psycopg
@@ -17,48 +15,30 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import holding
-from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.failure import Failure, is_outage
+from pgqpy._runtime.failure import Failure
 from pgqpy.connection import Connection
 from pgqpy.errors import PgqError, TaskConflict, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.retry import DeadLetter, RetryPolicy, in_short
+from pgqpy.retry import in_short
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._outcome import (
-    Failed,
-    Finished,
-    Moved,
-    Outcome,
-    Released,
-    TaskLost,
-    TaskStats,
-    outcome_of_error,
-    without_result,
-)
+from pgqpy.tasks._outcome import Failed, Finished, Moved, Released, TaskStats
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
-from pgqpy.tasks._worker.leases import Claim, Leases, know_versions
+from pgqpy.tasks._worker.leases import Claim, know_versions
+from pgqpy.tasks._worker.outcomes import PlainHooks, TaskOutcomes
 
 _ONE_FINISHED = TaskStats(finished=1)
 
 
-class Hooks(Protocol):
+class Hooks(PlainHooks, Protocol):
     """The methods of an `TaskWorker` that its parts call; it describes them."""
-
-    stopping: bool
 
     def handle_task(self, task: Task) -> Any: ...
 
     def process_task(self, conn: Connection, task: Task) -> Any: ...
 
     def process_batch(self, conn: Connection, tasks: list[Task]) -> Sequence[Any] | None: ...
-
-    def policy_of(self, task: Task) -> RetryPolicy: ...
-
-    def encode_result(self, value: Any) -> str | None: ...
-
-    def on_task_lost(self, task: Task) -> None: ...
 
     def on_task_failed(
         self, task: Task, error: Exception, delay: float | timedelta | None
@@ -69,64 +49,13 @@ class Hooks(Protocol):
     def on_error(self, error: Exception) -> None: ...
 
 
-class Completer:
+class Completer(TaskOutcomes):
     """Decides on outcomes, and reports them; the loop and all executors share it."""
 
+    _hooks: Hooks
+
     def __init__(self, settings: Settings, hooks: Hooks) -> None:
-        self._settings = settings
-        self._hooks = hooks
-        self.leases = Leases(settings.database, settings.lease, self.lost)
-        #: Pauses after failures that are no task's fault.
-        self._outage = Backoff(0.1, settings.reconnect_cap)
-        self._outage_until = 0.0
-        self.not_before = 0.0
-
-    # --- outcomes
-
-    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
-        """Return the outcome of a task for which this error was raised."""
-        task = claim.task
-        # A conflict of its own `modify`: the next attempt sees the others' changes.
-        conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
-        if not (conflict or is_outage(error, self._settings.outages)):
-            return self._decide(error, task)
-        pause = self._outage_pause()
-        logger.warning(
-            "task %s is released, for no fault of its own, for %.1f s: %s",
-            task.id,
-            pause,
-            in_short(error),
-            extra=self._fields(claim) | {"pause": pause},
-        )
-        return Released(timedelta(seconds=pause))
-
-    def outcome_of_lost(self, claim: Claim) -> Outcome | None:
-        """Return the last outcome of a task that lost a worker; None if it is retried."""
-        before = replace(claim.task, attempts=claim.task.attempts - 1)
-        outcome = self._decide(TaskLost(sql.LOST), before)
-        return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
-
-    def _decide(self, error: Exception, task: Task) -> Outcome:
-        def policy(attempt: int, error: Exception) -> float | timedelta | None:
-            # Here, where its own error does no harm.
-            return self._hooks.policy_of(task)(attempt, error)
-
-        return outcome_of_error(error, task, policy)
-
-    def wait_for_database(self, error: Exception) -> None:
-        """Claim nothing for a while: nothing could be worked on."""
-        self.not_before = monotonic() + self._outage_pause(error)
-
-    def outage_is_over(self) -> None:
-        """End an outage: something worked."""
-        self._outage.reset()
-
-    def _outage_pause(self, lost: Exception | None = None) -> float:
-        """Return the seconds to wait; a failure before they are over does not prolong the pause."""
-        now = monotonic()
-        if now >= self._outage_until:
-            self._outage_until = now + self._outage.pause(lost)
-        return self._outage_until - now
+        super().__init__(settings, hooks)
 
     # --- to the server
 
@@ -163,7 +92,7 @@ class Completer:
                     raise
                 if isinstance(error, TaskConflict) and lost_ids(error):
                     self.lost(each.claim)
-                elif (instead := self._instead_of_refused(each, error)) is not None:
+                elif (instead := self.instead_of_refused(each, error)) is not None:
                     each.outcome = instead
                     continue
                 else:
@@ -175,16 +104,6 @@ class Completer:
             else:
                 self.report(completions, answers)
             completed.pop(0)
-
-    def _instead_of_refused(self, refused: Completion, error: PgqError) -> Outcome | None:
-        outcome = refused.outcome
-        if isinstance(outcome, Finished) and outcome.result is not None:
-            return without_result(error)
-        if isinstance(outcome, Failed):
-            return None
-        # A move would be repeated, and end at the same place.
-        why = DeadLetter(error) if isinstance(outcome, Moved) else error
-        return self.outcome_of_error(refused.claim, why)
 
     # --- to the log and the hooks
 
@@ -231,25 +150,6 @@ class Completer:
             )
         )
 
-    def lost(self, claim: Claim) -> None:
-        """Report that another worker has, or had, the task. Call it from any thread."""
-        if claim.lost:
-            return
-        claim.lost = True
-        task = claim.task
-        logger.warning(
-            "task %s of queue %s is lost: it was claimed, finished or changed elsewhere",
-            task.id,
-            task.queue,
-            extra=self._fields(claim),
-        )
-        try:
-            self._hooks.on_task_lost(task)
-        except Exception:
-            logger.exception("on_task_lost failed", extra=self._fields(claim))
-        if claim.interrupt is not None:
-            claim.interrupt()
-
     def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
         """Report the outcome of a failed task to the log and the worker's hook."""
         task, error = claim.task, outcome.raised
@@ -261,15 +161,6 @@ class Completer:
         if final:
             error.add_note(f"{what} {end} after attempt {task.attempts}")
         self._hooks.on_task_failed(task, error, delay)
-
-    def _fields(self, claim: Claim) -> dict[str, Any]:
-        task = claim.task
-        return {
-            "queue": task.queue,
-            "claimant": self._settings.database.claimant,
-            "task_id": task.id,
-            "attempt": task.attempts,
-        }
 
 
 def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
