@@ -114,6 +114,7 @@ PROMISED = {
         [
             "pgqpy.tasks._jobs.app",
             "pgqpy.tasks._jobs.flow",
+            "pgqpy.tasks._jobs.runner",
             "pgqpy.tasks._jobs.worker",
             "pgqpy.tasks._jobs.worker_async",
             "pgqpy.tasks._jobs.heartbeat",
