@@ -85,7 +85,8 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare a station whose function chooses one of several targets for each task.
 
-        It returns a station's name, or `To` with a new payload.
+        It returns a station's name, or `To` with a new payload; or an empty list: the task ends
+        here.
         """
         return self._declare("choice", station, _several(station, to), retry_policy)
 
@@ -159,6 +160,8 @@ class Pipeline:
         targets.
         """
         if isinstance(value, Retry | DeadLetter):
+            return value
+        if station.kind == "choice" and isinstance(value, list) and not value:
             return value
         if station.kind == "choice" or (station.kind == "direct" and isinstance(value, To)):
             chosen = self._chosen(station, value)

@@ -116,7 +116,8 @@ def jsonb(value: object) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(
             f"a payload is no JSON: {error}",
-            hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts.",
+            hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts,"
+            " bytes as base64.",
         ) from None
     checked([text])
     if "\\u0000" in text and _NUL.search(text):

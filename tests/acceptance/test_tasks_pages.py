@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from threading import Event
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +16,12 @@ from alembic.operations import Operations
 from sqlalchemy.orm import Session
 
 import pgqpy.alembic  # noqa: F401
+from pgqpy import Retry
 from pgqpy.tasks import PipelineWorker, TableWorker, TaskApp, Tasks, TaskWorker
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.pages import blocks, run, text_of
+from tests.fixtures.pages import blocks, run, section, text_of
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_tasks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = text_of("tasks.md")
-    first, pushing, unique, ways, outcomes, alone = blocks(text)
+    first, pushing, unique, binary, ways, outcomes, alone = blocks(text)
 
     run(first, page)
     assert capsys.readouterr().out == "mail to ann@example.org\n"
@@ -57,6 +60,9 @@ def test_tasks(
     run(unique, page)
     assert capsys.readouterr().out.endswith(" True\n")
     assert [len(tasks.list(queue)) for queue in ("reindex", "reports", "search")] == [1, 1, 1]
+
+    run(binary, page)
+    assert page["picture"] == b"\x00\xff"
 
     conn.execute("create table invoice (order_id int)")
     conn.execute("create table counter as select 0 as n")
@@ -189,10 +195,11 @@ def test_compared_lines_are_counted() -> None:
     assert longer == ["Test"]
 
 
-def test_history(page: dict[str, Any], tasks: Tasks) -> None:
+def test_history(conn: Connection, dsn: str, page: dict[str, Any], tasks: Tasks) -> None:
     for queue in ("orders", "orders-again"):
         tasks.create_queue(queue)
-    kept, statistics = blocks(text_of("tasks-history.md"))
+    kept, statistics, counters = blocks(text_of("tasks-history.md"))
+    counter, waiting = blocks(text_of("tasks-history.md"), "sql")
     run(kept, page)
     tasks.push("orders", {"customer": 3})
     tasks.pop("orders")
@@ -201,6 +208,50 @@ def test_history(page: dict[str, Any], tasks: Tasks) -> None:
     assert tasks.queues("orders-again")[0].available == 1
     run(statistics, page)
     assert tasks.statistics("orders")[0].popped == 1
+
+    create, total, fold, reset = statements(counter)
+    conn.execute(create.encode())
+    run(counters, page)
+    tasks.push_many("orders", [{"items": ["a", "b"]}, {"items": ["c"]}])
+    page["Shipping"](dsn).run(until_empty=True)
+    conn.execute(fold.encode())
+    assert conn.execute(total.encode()).fetchall() == [("items", 3)]
+    conn.execute(reset.encode())
+    assert conn.execute(total.encode()).fetchall() == []
+
+    tasks.push("orders", "a")
+    free = Event()
+    workers = [TaskWorker(dsn, "orders", lambda _: free.wait(), name=f"orders-{n}") for n in "12"]
+    with running(workers[0]), running(workers[1]):
+        try:
+            wait_until(lambda: conn.execute(waiting.encode()).fetchall() == [(1,)])
+        finally:
+            free.set()
+        wait_until(lambda: conn.execute(waiting.encode()).fetchall() == [(2,)])
+
+
+def test_changing(conn: Connection, dsn: str, page: dict[str, Any], tasks: Tasks) -> None:
+    text = text_of("tasks-modify.md")
+    modify, documents = blocks(text)
+    for queue in ("mails", "letters"):
+        tasks.create_queue(queue)
+    tasks.push("mails", {"to": "ada"})
+    run(modify, page)
+    assert [task.queue for task in tasks.list()] == ["letters"]
+
+    conn.execute(blocks(section(text, "## Documents"), "sql")[0].encode())
+    run(documents, page)
+    tasks.push_many("mails", range(3))
+    value, version = page["claim"](conn, "report", "other")
+    page["Counting"](dsn).run(until_empty=True)
+    assert [task.attempts for task in tasks.list("mails")] == [0, 0, 0]
+    assert page["claim"](conn, "report", "other") == (value, version + 1)
+    with pytest.raises(Retry):
+        page["change"](conn, "report", version, {"mails": 0})
+    page["change"](conn, "report", version + 1, value)
+    tasks.change("mails", None, {"delay": 0})
+    page["Counting"](dsn).run(until_empty=True)
+    assert conn.execute("select value, lease from document").fetchall() == [({"mails": 3}, None)]
 
 
 def test_pipelines(conn: Connection, dsn: str, page: dict[str, Any], tasks: Tasks) -> None:

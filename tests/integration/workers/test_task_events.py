@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import pgqpy
 from pgqpy import Event, FixedDelay, Producer, errors
 from pgqpy.tasks import Task, TaskWorker
+from pgqpy.testing import ScratchDatabase
 from pgqpy_consumers.events_to_tasks import EventsToTasks, NewTask
 from pgqpy_consumers.settings import ConfigError, build
 from tests.fixtures import task_ops as ops
@@ -193,7 +194,7 @@ def test_what_the_page_shows_works(
     conn: Connection, dsn: str, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQPY_DSN", dsn)
-    reminders, shipping = blocks(text_of("tasks-events.md"))
+    reminders, shipping, _ = blocks(text_of("tasks-events.md"))
     names: dict[str, Any] = {"__name__": __name__}
     exec(reminders, names)
     consumer = make(names["Reminders"])
@@ -211,6 +212,32 @@ def test_what_the_page_shows_works(
     assert conn.execute("select count(shipped) from orders").fetchone() == (1,)
     found = conn.execute("select ev_data from pgq.event_template where ev_type = 'order.shipped'")
     assert found.fetchall() == [("7",)]
+
+
+def test_a_signal_reaches_subscribers_also_late_ones(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    database = ScratchDatabase(dsn)
+    signals = blocks(text_of("tasks-events.md"))[-1].replace(
+        "subscriber.run()", "drain(subscriber)"
+    )
+    names: dict[str, Any] = {"drain": database.drain}
+    exec(signals, names)
+    assert capsys.readouterr().out == "paused mails\n"
+    database.insert_event("signals", "resumed", "mails")
+    told: list[tuple[str, str | None]] = []
+    starts: dict[str, Literal["first", "now"]] = {"late": "first", "new": "now"}
+    for name, start in starts.items():
+
+        def hear(_: Any, event: Event, name: str = name) -> None:
+            told.append((name, event.type))
+
+        late = pgqpy.Consumer(dsn, queue="signals", consumer=name, start=start, handler=hear)
+        late.register()
+        database.drain(late)
+    assert told == [("late", "paused"), ("late", "resumed")]
+    database.close()
 
 
 class Shipping(TaskWorker):

@@ -216,6 +216,7 @@ def test_a_wrong_return_fails_the_task(conn: Connection, dsn: str, kind: str) ->
             (To("c"), "station 'a' chose 'c'"),
             (Move("p.b"), "station 'a' returned Move"),
             (None, "station 'a' returned None"),
+            (["b"], "station 'a' returned ['b']"),
         ],
         "fork": [
             (None, "station 'a' returned None"),
@@ -324,10 +325,10 @@ def test_each_round_of_a_loop_begins_with_no_attempts(conn: Connection, dsn: str
 ONCE = FixedDelay(0, attempts=1)
 
 
-def orders(split: Any) -> Pipeline:
-    """A fork to lines and a bill."""
+def orders(split: Any, kind: str = "fork") -> Pipeline:
+    """A fork to lines and a bill, or a choice."""
     pipeline = Pipeline("orders", start="split")
-    pipeline.fork("split", to=["line", "bill"])(split)
+    getattr(pipeline, kind)("split", to=["line", "bill"])(split)
     pipeline.sink("line")(nothing)
     pipeline.sink("bill")(nothing)
     return pipeline
@@ -393,8 +394,11 @@ def test_the_parts_of_a_task_are_like_it_by_default(conn: Connection, dsn: str) 
     assert (line.unique_key, bill.unique_key, line.attempts) == (None, None, 0)
 
 
-def test_of_an_empty_list_nothing_becomes_and_the_task_is_done(conn: Connection, dsn: str) -> None:
-    pipeline = orders(lambda conn, task: [])
+@pytest.mark.parametrize("kind", ["fork", "choice"])
+def test_of_an_empty_list_nothing_becomes_and_the_task_is_done(
+    conn: Connection, dsn: str, kind: str
+) -> None:
+    pipeline = orders(lambda conn, task: [], kind)
     push(conn, pipeline, 1)
     work(dsn, pipeline)
     assert places(conn) == []

@@ -443,7 +443,10 @@ def test_a_conflict_about_what_a_handler_wanted_to_modify_costs_no_attempt(
         if len(seen) < 3:
             # Another session is quicker.
             tasks.modify(changes=[{"id": other, "version": found.version}])
-        Tasks(args[0] if len(args) > 1 else conn).modify(deletes=[found])
+        client = Tasks(args[0] if len(args) > 1 else conn)
+        if way != "process_batch":
+            client.modify(depends=[found])
+        client.modify(deletes=[found])
 
     tasks.push("work", 1)
     worker = type("Modifying", (TaskWorker,), {way: modify, "queues": "work"})
