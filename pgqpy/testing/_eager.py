@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pgqpy.tasks import CurrentJob, Pushed, Task
 from pgqpy.tasks._connections import is_async
@@ -14,6 +14,9 @@ from pgqpy.tasks._jobs.current import async_call, call
 
 if TYPE_CHECKING:
     from pgqpy.tasks import TaskApp
+    from pgqpy.tasks._jobs.job import Job, Jobs
+
+P = ParamSpec("P")
 
 
 @contextmanager
@@ -35,10 +38,21 @@ def eager(app: TaskApp) -> Iterator[list[Task]]:
         client_of.reset(token)
 
 
+def run_job(job: Job[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Run a job as a worker does, without a database; return its result, or the `Retry`,
+    `DeadLetter` or `Move` that it returns.
+
+    Arguments and result are encoded and decoded as usual. The job's errors are raised.
+    """
+    payload, settings = job.task(args, kwargs)
+    _, value = _Eager(job.app, [], None)._run(job.default.queue, payload, settings)
+    return value if isinstance(value, Exception) else _as_stored(value)
+
+
 class _Eager:
     """The client of a push."""
 
-    def __init__(self, app: TaskApp, ran: list[Task], conn: Any) -> None:
+    def __init__(self, app: Jobs, ran: list[Task], conn: Any) -> None:
         self._app = app
         self._ran = ran
         self._conn = conn

@@ -13,11 +13,11 @@ import pgqpy
 from pgqpy.consumer.coop import CoopConsumer
 from pgqpy.consumer.group import GroupConsumer
 from pgqpy.consumer.remote import RemoteConsumer
-from pgqpy.errors import PgqError
+from pgqpy.errors import InvalidPayload, PgqError
 from pgqpy.event import NewEvent
-from pgqpy.retry import FixedDelay, RetryPolicy
+from pgqpy.retry import FixedDelay, Retry, RetryPolicy
 from pgqpy.tasks import CurrentJob, Flow, TaskApp, current_job
-from pgqpy.testing import ScratchDatabase, eager
+from pgqpy.testing import ScratchDatabase, eager, run_job
 
 pytestmark = pytest.mark.any_pg
 
@@ -182,3 +182,32 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
     del seen[-4:]
     assert seen == ["later", today, "mails", today, "mails", today, "mails", "a connection"]
     assert [task.order_key for task in ran[:4]] == ["2026-05-04"] * 3 + [None]
+
+
+def test_one_job_is_run_with_encoded_arguments_and_middleware() -> None:
+    app = TaskApp("mails")
+    seen: list[object] = []
+
+    @app.middleware
+    @contextmanager
+    def around(job: CurrentJob) -> Iterator[None]:
+        seen.append(job.task.payload)
+        yield
+
+    @app.task
+    async def tomorrow(day: date) -> date:
+        return day + timedelta(days=1)
+
+    @app.task
+    def later(seconds: int) -> Retry:
+        if seconds < 0:
+            raise ValueError(seconds)
+        return Retry(seconds)
+
+    assert run_job(tomorrow, date(2026, 5, 4)) == "2026-05-05"
+    assert seen == [{"task": "tomorrow", "args": {"day": "2026-05-04"}}]
+    assert isinstance(run_job(later, 7), Retry)
+    with pytest.raises(ValueError, match="-1"):
+        run_job(later, seconds=-1)
+    with pytest.raises(InvalidPayload):
+        run_job(later, "soon")  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ class TaskApp:
             if lease is not None and interval(lease, "lease") <= timedelta():
                 raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
-            job = Job(function, known, options, lease, retry_policy, transaction)
+            job = Job(self, function, known, options, lease, retry_policy, transaction)
             self.jobs[known] = job
             self.names |= dict.fromkeys(names, job)
             return job

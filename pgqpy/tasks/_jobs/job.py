@@ -212,6 +212,7 @@ class Job(Push[P], Generic[P, R]):
 
     def __init__(
         self,
+        app: Jobs,
         function: Callable[P, R],
         name: str,
         options: PushOptions,
@@ -220,6 +221,7 @@ class Job(Push[P], Generic[P, R]):
         transaction: bool,
     ) -> None:
         update_wrapper(self, function)
+        self.app = app
         super().__init__(name, Arguments(name, function), options)
         self.function = function
         self.lease = lease
