@@ -8,7 +8,7 @@ select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.at
             when t.pos > pgq_task._position_of(statement_timestamp()) then 'scheduled'
             when t.order_key is not null
              and exists (select from pgq_task.task e
-                          where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id < t.id) then 'held'
+                          where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id + 0 < t.id) then 'held'
             else 'available' end as status,
        case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at
   from pgq_task.task t;
@@ -177,9 +177,7 @@ begin
             where c.queue_id = l.queue_id and c.priority = l.priority
               and c.pos >= l.low and c.pos < 4611686018427387904
               and (c.lease is null or c.lease <= v_now)
-              and (c.order_key is null or not exists (
-                   select from pgq_task.task e
-                    where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id))
+              and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
             order by c.queue_id, c.priority, c.pos limit 1) t
      where q.served_as = any (queues);
 end;

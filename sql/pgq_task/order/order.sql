@@ -11,8 +11,8 @@ begin
     select t.queue_id, t.order_key into v_queue_id, v_order_key from pgq_task.task t where t.id = i_id;
     perform
        from pgq_task.task e
-      where e.queue_id = v_queue_id and e.order_key = v_order_key and e.id < i_id
-      order by e.queue_id desc, e.order_key desc, e.id desc
+      where e.queue_id = v_queue_id and e.order_key = v_order_key and e.id + 0 < i_id
+      order by e.queue_id desc, e.order_key desc, (e.id + 0) desc
       limit 1
         for key share skip locked;
     if not found then
@@ -59,8 +59,8 @@ begin
     if pgq._is_read_committed() then
         select t.id, t.pos into n
           from pgq_task.task t
-         where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id > i_id
-         order by t.queue_id, t.order_key, t.id
+         where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id + 0 > i_id
+         order by t.queue_id, t.order_key, (t.id + 0)
          limit 1;
         if not found or n.pos is not null then
             return;
@@ -114,7 +114,7 @@ begin
         select t.id, t.pos into n
           from pgq_task.task t
          where t.queue_id = r.queue_id and t.order_key = r.order_key
-         order by t.queue_id, t.order_key, t.id
+         order by t.queue_id, t.order_key, (t.id + 0)
          limit 1;
         continue when not found;
         begin
@@ -159,7 +159,7 @@ begin
     select t.id, t.xmin::text::bigint = pg_current_xact_id_if_assigned()::text::bigint & 4294967295 as own into e
       from pgq_task.task t
      where t.queue_id = i_queue_id and t.order_key = i_order_key
-     order by t.queue_id desc, t.order_key desc, t.id desc
+     order by t.queue_id desc, t.order_key desc, (t.id + 0) desc
      limit 1;
     if not found then
         return false;

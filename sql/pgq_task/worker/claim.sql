@@ -254,8 +254,8 @@ begin
     -- Look backwards from its own position: tasks that ended long ago, whose dead rows are still there, come last.
     return (select e.id
               from pgq_task.task e
-             where e.queue_id = i_queue_id and e.order_key = i_order_key and e.id < i_id
-             order by e.queue_id desc, e.order_key desc, e.id desc
+             where e.queue_id = i_queue_id and e.order_key = i_order_key and e.id + 0 < i_id
+             order by e.queue_id desc, e.order_key desc, (e.id + 0) desc
              limit 1) is null;
 end;
 $$;

@@ -167,6 +167,36 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
     assert {name for (name,) in untried} <= OTHERS
 
 
+def test_many_tasks_of_a_key_cost_neither_it_nor_others(conn: Connection) -> None:
+    """Statistics say that most tasks have this key: a walk along their ids looks cheap."""
+    conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
+    task_ops.push(conn, QUEUE, order_key="many")
+    conn.execute(
+        "insert into pgq_task.task (queue_id, pos, order_key) select queue_id, null, 'many'"
+        "  from pgq_task.queue q, generate_series(1, %s) n"
+        " where q.queue_name = %s order by hashint4(n)",
+        [DEAD, QUEUE],
+    )
+    conn.execute("analyze pgq_task.task")
+    read: dict[str, int] = {}
+
+    def look(call: LiteralString, given: dict[str, Any]) -> None:
+        read[call] = max(read.get(call, 0), pages_read(conn, call, {"queue": QUEUE} | given))
+
+    for number in range(12):
+        look("push(%(queue)s, '1', order_key => %(key)s)", {"key": f"key {number}"})
+    # To make its plan.
+    conn.execute("select pgq_task.next_time(array[%s])", [QUEUE])
+    for _ in range(12):
+        ((task, version),) = task_ops.claim(conn, QUEUE)
+        with conn.transaction(force_rollback=True):
+            call: LiteralString = "finish_and_claim('w', %(id)s, %(version)s, %(queue)s)"
+            look(call, {"id": task, "version": version})
+        look("next_time(array[%(queue)s])", {})
+        look("finish('w', %(id)s, %(version)s)", {"id": task, "version": version})
+    assert not {call: pages for call, pages in read.items() if pages > DEAD / 100}
+
+
 def test_no_statement_on_rows_of_a_table_reads_dead_rows(
     conn: Connection, connect: Connect
 ) -> None:
