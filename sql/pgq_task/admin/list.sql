@@ -45,11 +45,11 @@ begin
                filter ? 'payload' and pgq_task._has_payload_index(q.queue_id) as by_payload
           from pgq_task.queue q
           join pgq_task.marked_lane n using (queue_id)
-         where q.queue_name = list_tasks.queue
-            or (list_tasks.queue is null or pgq_task._matches(q.queue_name, list_tasks.queue))
+         where (q.queue_name = list_tasks.queue or list_tasks.queue is null or pgq_task._matches(q.queue_name, list_tasks.queue))
            and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
            -- Planning a query costs more than finding out that there is nothing.
-           and exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority)
+           and (q.queue_name = list_tasks.queue
+                or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
          order by q.queue_name, n.priority desc
     loop
         foreach v_order in array '{s.pos,s.id}'::text[]
