@@ -59,7 +59,7 @@ $$;
 
 create or replace function pgq._row_layout_build(i_relation oid, i_arguments text[])
 returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off
 as $$
 -- Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the catalog
 -- and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by users. Any
@@ -76,11 +76,13 @@ declare
 begin
     -- In one function: it fills the fields of one row, one after the other.
     a := pgq._row_arguments(i_arguments);
-    if not exists (select from pg_trigger
-                    where tgrelid = i_relation
-                      and tgfoid = any (array['pgq.sqltriga()', 'pgq.logutriga()', 'pgq.jsontriga()']::regprocedure[])
-                      and tgargs = (select string_agg(convert_to(g, getdatabaseencoding()) || decode('00', 'hex'), '' order by n)
-                                      from unnest(i_arguments) with ordinality as u (g, n)))
+    -- Arrays with other bounds are other arrays: there may be any number of them.
+    if array_ndims(i_arguments) <> 1 or array_lower(i_arguments, 1) <> 0
+       or not exists (select from pg_trigger
+                       where tgrelid = i_relation
+                         and tgfoid = any (array['pgq.sqltriga()', 'pgq.logutriga()', 'pgq.jsontriga()']::regprocedure[])
+                         and tgargs = (select string_agg(convert_to(g, getdatabaseencoding()) || decode('00', 'hex'), '' order by n)
+                                         from unnest(i_arguments) with ordinality as u (g, n)))
     then
         return; -- the snapshot has no such trigger: the caller raises an error
     end if;

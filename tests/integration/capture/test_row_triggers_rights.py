@@ -163,7 +163,9 @@ def test_only_the_function_that_remembers_runs_as_the_owner(conn: Connection) ->
         "   and (p.proname like '\\_row%' or p.proname in ('_urlencode', '_bind_columns',"
         "        '_changed_columns', '_statement_event', 'jsontriga', 'logutriga', 'sqltriga'))"
     ).fetchall()
-    assert found == [("_row_layout_build", ["search_path=pg_catalog, pg_temp"])]
+    [(name, settings)] = found
+    assert name == "_row_layout_build"
+    assert "search_path=pg_catalog, pg_temp" in settings
 
 
 def test_the_call_of_a_writer_leaves_the_triggers_of_others_as_they_are(
@@ -181,8 +183,11 @@ def test_the_call_of_a_writer_leaves_the_triggers_of_others_as_they_are(
     ours = '[0:1]={test_queue,"ev_extra3=\'a\' || \\"with a space\\""}'
     for level in ("read committed", "repeatable read"):
         writer.execute(f"set default_transaction_isolation = '{level}'".encode())
-        for arguments in (ours, ours, "{test_queue}", "{test_queue,SKIP}"):
+        other_bounds = ours.replace("[0:1]", "[7:8]"), ours.replace("[0:1]=", "")
+        for arguments in (ours, ours, *other_bounds, "{test_queue}", "{test_queue,SKIP}"):
+            writer.execute("set quote_all_identifiers = on")
             writer.execute(build, [arguments])
+            writer.execute("reset quote_all_identifiers")
     assert ops.value(conn, "select count(*) from pgq.row_layout") == 1
     conn.execute("insert into item values (1)")
     stored = conn.execute("select ev_type, ev_data, ev_extra3 from pgq.event_template")
