@@ -103,9 +103,9 @@ class AsyncSubscription(AsyncSubscriber):
     """A consumer's notifications of ticks in its queue."""
 
     def _forget(self) -> None:
-        #: The newest tick received since it listens; 0: none.
+        #: The newest tick received since it listens; 0: none. Any role may have made it up.
         self.newest = 0
-        self._known = 0
+        self._heard = False
         #: Whether the queue may have another channel: it was dropped, and perhaps created again.
         self._changed = False
 
@@ -126,16 +126,17 @@ class AsyncSubscription(AsyncSubscriber):
             self._wake()
             return
         tick = int(payload) if payload.isascii() and payload.isdigit() and len(payload) < 20 else 0
-        if tick > self.newest:
-            self.newest = tick
+        if tick:
+            self.newest = max(self.newest, tick)
+            self._heard = True
             self._wake()
 
     def _news(self) -> bool:
-        return self._changed or self.newest != self._known
+        return self._changed or self._heard
 
     def ask(self) -> None:
         """Note that the server is about to be asked for all ticks received so far."""
-        self._known = self.newest
+        self._heard = False
 
     def up_to_date(self, tick: int) -> bool:
         """Whether no tick after ``tick`` is known to exist: it has listened since."""

@@ -135,6 +135,21 @@ def test_a_tick_wakes_only_consumers_of_that_queue(dsn: str, conn: Connection) -
     asyncio.run(main())
 
 
+def test_a_tick_that_was_made_up_hides_none(dsn: str, conn: Connection) -> None:
+    """Any role may notify."""
+
+    async def main() -> None:
+        async with subscribed(dsn, "one") as (subscription,):
+            conn.execute("select pg_notify(pgq.tick_channel('one'), %s)", ["9" * 19])
+            async with asyncio.timeout(PATIENCE):
+                await subscription.wait(AsyncWaker(), 3600)
+                subscription.ask()
+                send(conn, "one", "a")
+                await subscription.wait(AsyncWaker(), 3600)
+
+    asyncio.run(main())
+
+
 async def nothing_to_wait_for(subscription: AsyncSubscription) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
