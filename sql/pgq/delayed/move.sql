@@ -122,24 +122,36 @@ begin
         perform setval('pgq.moving_seq', txid_current());  -- for pgq._check_contract(0)
         begin
             -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
-            with taken as materialized (
+            -- Those that an earlier pass has held back are looked up one by one: a transaction may lock any number.
+            with fresh as materialized (
                 select d.*
                   from pgq.delayed d
                  where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
                         or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
-                           and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
-                        or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
+                           and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr))
                    and txid_visible_in_snapshot(d.due_txid, snapshot)
                    for key share skip locked),
+            again as materialized (
+                select d.*
+                  from unnest(m.held_due, m.held_due_nr) h (due, due_nr)
+                  join pgq.delayed d on (d.due, d.due_nr) = (h.due, h.due_nr)
+                   for key share of d skip locked),
+            taken as (
+                select * from fresh
+                union all
+                select * from again),
             held as (
                 select array_agg(due) as due, array_agg(due_nr) as due_nr
-                  from (select d.due, d.due_nr
-                          from pgq.delayed d
-                         where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
-                                or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
-                                   and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
-                                or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
-                           and txid_visible_in_snapshot(d.due_txid, snapshot)
+                  from ((select d.due, d.due_nr
+                           from pgq.delayed d
+                          where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
+                                 or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
+                                    and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr))
+                            and txid_visible_in_snapshot(d.due_txid, snapshot)
+                         union all
+                         select d.due, d.due_nr
+                           from unnest(m.held_due, m.held_due_nr) h (due, due_nr)
+                           join pgq.delayed d on (d.due, d.due_nr) = (h.due, h.due_nr))
                         except
                         select due, due_nr from taken) locked),
             target as materialized (
@@ -220,7 +232,7 @@ begin
                 'select exists (select from %1$s where (due, due_nr) > ($1.moved_due, $1.moved_due_nr))'
                 ' or exists (select from %1$s where due_txid >= txid_snapshot_xmax($1.moved_snapshot))'
                 ' or exists (select from %1$s where due_txid = any (array(select txid_snapshot_xip($1.moved_snapshot))))'
-                ' or exists (select from %1$s where due = any ($1.held_due) and due_nr = any ($1.held_due_nr))', other)
+                ' or exists (select from unnest($1.held_due, $1.held_due_nr) h (due, due_nr) join %1$s using (due, due_nr))', other)
                into needed using m;
             continue when needed;
             execute format('truncate only %s', other);

@@ -80,15 +80,17 @@ create table pgq.moved_1 (
 
 -- The waiting events. (Under an old snapshot it shows more than those: functions that decide use pgq._last_move().)
 create view pgq.waiting_event as
+with m as (
+    select * from pgq.moved_0
+    union all
+    select * from pgq.moved_1
+    order by moved_nr desc limit 1)
 select d.*
   from pgq.delayed d
-  left join (select * from pgq.moved_0
-             union all
-             select * from pgq.moved_1
-             order by moved_nr desc limit 1) m on true
+  left join m on true
  where ((d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
         and txid_visible_in_snapshot(d.due_txid, m.moved_snapshot)
-        and d.due_nr <> all (m.held_due_nr)) is not true
+        and d.due_nr not in (select unnest(held_due_nr) from m)) is not true
    and exists (select from pgq.queue where queue_id = d.ev_queue)
    and (d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner));
 

@@ -7,6 +7,7 @@ from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.fix_ticker import eventually
 from tests.integration.delayed.test_delayed_events import MOVE, insert_at, move, waiting
 
 STRICTER = (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
@@ -41,6 +42,30 @@ def test_what_cannot_be_cancelled_is_answered_with_false(conn: Connection, queue
     assert not cancel(conn, queue, None)
     assert not cancel(conn, "other", delayed)
     assert cancel(conn, queue, delayed)
+
+
+def test_thousands_that_are_being_cancelled_hold_up_no_other(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("select pgq.create_queue('other')")
+    count = 20_000
+    conn.execute(
+        "select count(*) from pgq.insert_events_at(%s, array_fill(now(), array[%s]),"
+        " array_fill('t'::text, array[%s]), array_fill('d'::text, array[%s]))",
+        [queue, *[count] * 3],
+    )
+    undecided = connect(autocommit=False)
+    undecided.execute(
+        "select pgq.cancel_event(%s, n) from generate_series(1, %s) n", [queue, count]
+    )
+    # It takes longer if each is compared with all others.
+    conn.execute("set statement_timeout = '5s'")
+    for _ in range(2):
+        insert_at(conn, "other", "urgent")
+        eventually(conn, "select pgq.maint_retry_events() = 1")
+    assert len(waiting(conn, queue)) == count
+    undecided.rollback()
+    assert move(conn) == count
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
