@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from psycopg.rows import namedtuple_row
@@ -17,14 +18,21 @@ LOOK = 30.0
 _LATE = timedelta(minutes=1)
 #: The maximum missed runs that are pushed at once.
 _AT_ONCE = 100
+#: The seconds after which it pauses, and for how long: a role that may push to any queue may have
+#: any number of periodic tasks, and the worker has work of its own.
+_PUSHING, _PAUSE = 0.1, 0.4
 
-_LIST = b"select * from pgq_task.get_periodic_info() where paused is null"
+_LIST = b"""
+select name, cron, time_zone, missed, last_due
+  from pgq_task.get_periodic_info() where paused is null order by random()
+"""
 _PUSH = b"select pgq_task.push_periodic(%s, %s, %s, %s::timestamptz[])"
 _NOW = b"select pgq_task.server_time()"
 
 
 async def async_push_due(conn: AsyncConnection) -> float | None:
-    """Push the periodic tasks that are due; return the seconds until the next one, None if none.
+    """Push the periodic tasks that are due; return the seconds until the next one, or until it is
+    to go on, None if there are none.
 
     The connection is in autocommit. The first worker pushes a run: the server pushes it only if it
     is still the next one, in the transaction that advances the schedule. Raises ImportError if
@@ -39,7 +47,10 @@ async def async_push_due(conn: AsyncConnection) -> float | None:
         await cursor.execute(_NOW)
         now = (await cursor.fetchone()).server_time  # type: ignore[union-attr]
     next_due = None
+    until = monotonic() + _PUSHING
     for row in known:
+        if monotonic() > until:
+            return _PAUSE
         try:
             due = await _push_one(conn, row, now)
         except PgqError as error:

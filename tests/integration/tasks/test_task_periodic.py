@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import subprocess
@@ -16,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound
 from pgqpy.tasks import AsyncTaskWorker, Task, TaskApp, Tasks, TaskWorker, current_job
+from pgqpy.tasks._jobs import due as pushing
 from pgqpy.tasks._jobs.due import push_due
 from pgqpy.tasks._jobs.periodic import Cron, PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
@@ -390,6 +392,20 @@ def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
     make(tasks)
     TaskWorker(dsn, QUEUE, print).run(until_empty=True)
     assert "pushes no periodic tasks" in caplog.text
+
+
+def test_any_number_of_periodic_tasks_leaves_time_for_tasks(
+    tasks: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        make(tasks, name=name, missed="last")
+    miss(tasks, 5)
+    # There is time for one.
+    clock = itertools.count(0.0, pushing._PUSHING * 0.6)
+    monkeypatch.setattr(pushing, "monotonic", lambda: next(clock))
+    assert push_due(tasks) == pushing._PAUSE
+    assert len(pushed(tasks)) == 1
+    wait_until(lambda: push_due(tasks) == pushing._PAUSE and len(pushed(tasks)) >= 3)
 
 
 def test_a_periodic_task_that_cannot_be_pushed_does_not_hold_up_the_others(
