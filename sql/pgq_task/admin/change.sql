@@ -58,6 +58,15 @@ declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
 begin
     perform pgq_task._find_or_add(q.name) from (select n as name from unnest(v_queues) n order by 1) q;
+    if v_queues <> '{}' and exists (select from pgq_task.queue q where q.queue_restricted) then
+        -- Where it goes, others read it.
+        perform pgq_task._has_right(f.queue_id, 'claim') or pgq_task._require_right(f.queue_id, 'read')
+           from (select distinct q.queue_id
+                   from unnest(i_ids, i_changes) w (id, change)
+                   join pgq_task.task t on t.id = any (array[w.id])
+                   join pgq_task.queue q on q.queue_id = t.queue_id + 0
+                  where q.queue_restricted and coalesce(w.change, i_common) ->> 'queue' <> q.queue_name) f;
+    end if;
     if v_queues = '{}' and not exists (select from unnest(i_changes || i_common) c where c ->> 'unique_key' is not null) then
         return query select * from pgq_task._apply_changes(i_ids, i_changes, i_common);
         return;

@@ -10,7 +10,8 @@ as $$
 -- Returns: the number of the flow, and the ids of the tasks, in the order of the steps. A step begins with the results
 --      of those in "after" as a list in its header results. If one of them fails, it waits: requeue() continues the
 --      flow; if one is removed or cancelled, it goes to the error queue.
--- Errors: 42501 no right to insert into a queue, PQ072 invalid steps
+-- Errors: 42501 no right to insert into a queue, or to read one whose results are for a step in another; PQ072 invalid
+--      steps
 #variable_conflict use_column
 declare
     v_flow  constant bigint := nextval('pgq_task.task_id_seq');
@@ -38,6 +39,12 @@ begin
         perform pgq_task._raise_invalid(format('step %s of the flow does not come after an earlier one', v_wrong),
                                         'Give the numbers of earlier steps in "after", from 1: so a flow has no cycles.');
     end if;
+    -- A step shows the results of those in "after" to all that may read its queue.
+    perform pgq_task._find_queue(w.queue, 'read')
+       from (select distinct p ->> 'queue' as queue
+               from jsonb_array_elements(steps) s, jsonb_array_elements(coalesce(nullif(s -> 'after', 'null'), '[]')) a,
+                    lateral (select steps -> a::int4 - 1) b (p)
+              where p ->> 'queue' <> s ->> 'queue') w;
     v_ids := array(select pgq_task.reserve_ids(jsonb_array_length(steps)));
     perform pgq_task.modify('flow', inserts => jsonb_agg(
                 s.v - '{name,after}'::text[]

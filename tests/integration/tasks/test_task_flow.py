@@ -9,7 +9,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 from psycopg.types.json import Jsonb
 
-from pgqpy.errors import InvalidTask, RetryTransaction
+from pgqpy.errors import InvalidTask, PermissionDenied, RetryTransaction
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
@@ -142,6 +142,25 @@ def test_steps_are_shown_to_those_that_may_read_their_queues(tasks: Tasks) -> No
     ops.as_role(conn, "pgq_reader")
     assert conn.execute(shown, [moved]).fetchall() == rows
     assert conn.execute(result, [moved]).fetchall() == []
+
+
+def test_results_of_a_restricted_queue_are_for_steps_of_its_readers(
+    tasks: Tasks, connect: Connect
+) -> None:
+    tasks.conn.execute("select pgq_task.restrict_queue('other')")
+    tasks.conn.execute("create role flow_test_pusher in role pgq_writer")
+    grant = "select pgq_task.grant_queue('other', %s, 'flow_test_pusher')"
+    tasks.conn.execute(grant, [["insert"]])
+    pusher = Tasks(ops.as_role(connect(), "flow_test_pusher"))
+    first, shown = {"queue": "other"}, {"queue": "work", "after": [1]}
+    pusher.push_flow([first, {"queue": "other", "after": [1]}])
+    pusher.push_flow([{"queue": "work"}, {"queue": "other", "after": [1]}])
+    with pytest.raises(PermissionDenied, match="may not read"):
+        pusher.push_flow([first, shown])
+    tasks.conn.execute(grant, [["read"]])
+    pusher.push_flow([first, shown])
+    pusher.conn.close()
+    tasks.conn.execute("drop role flow_test_pusher")
 
 
 def test_the_end_of_a_step_does_not_look_at_all_pairs_of_steps(tasks: Tasks) -> None:

@@ -8,6 +8,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.types.json import Jsonb
 
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
@@ -191,9 +192,27 @@ def test_moving_a_task_takes_the_right_to_insert(conn: Connection, anna: Connect
     assert "may not insert" in denied(lambda: tasks.modify(anna, changes=there))
     grant(conn, "insert")
     tasks.modify(anna, changes=there)
-    assert "may not change" in denied(
-        lambda: tasks.modify(anna, changes=[{"id": task, "version": 2, "queue": OPEN}])
-    )
+    back = [{"id": task, "version": 2, "queue": OPEN}]
+    assert "may not change" in denied(lambda: tasks.modify(anna, changes=back))
+    # There all roles read it.
+    grant(conn, "change")
+    assert "may not read" in denied(lambda: tasks.modify(anna, changes=back))
+    by_id: LiteralString = "select pgq_task.change_tasks('closed', %s, '{\"queue\": \"open\"}')"
+    only = Jsonb({"ids": [task]})
+    assert "may not read" in denied(lambda: anna.execute(by_id, [only]))
+    grant(conn, "claim")
+    tasks.modify(anna, changes=back)
+
+
+def test_a_queue_that_looks_like_a_pattern_is_closed_too(
+    conn: Connection, anna: Connection
+) -> None:
+    conn.execute("select pgq_task.create_queue('clo*'), pgq_task.restrict_queue('clo*')")
+    tasks.push(conn, "clo*", "secret")
+    listed: LiteralString = "select queue from pgq_task.list_tasks('clo*')"
+    assert anna.execute(listed).fetchall() == []
+    grant(conn, "read", queue="clo*")
+    assert anna.execute(listed).fetchall() == [("clo*",)]
 
 
 def test_tasks_are_shown_to_roles_that_may_read_them(conn: Connection, anna: Connection) -> None:
