@@ -188,15 +188,15 @@ create or replace function pgq._capture_definition(i_schema text, i_name text, i
 returns text
 language sql stable set search_path = pg_catalog, pg_temp
 as $$
--- Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if users'
--- code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a function without
--- settings is faster.
+-- Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path, and how literals
+-- are read, only if users' code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice,
+-- and a function without settings is faster.
 -- Parameters:
 --      i_schema    - schema of the function
 --      i_name      - its name
     select format('function %I.%I() returns trigger language plpgsql security definer %s as %L',
                   i_schema, i_name,
                   case when (pgq._capture_shape(i_table, i_options) -> 'plain')::boolean then ''
-                       else 'set search_path = pg_catalog, pg_temp' end,
+                       else 'set search_path = pg_catalog, pg_temp set standard_conforming_strings = on' end,
                   pgq._capture_code(i_table, i_options));
 $$;

@@ -33,6 +33,17 @@ as $$
              where t.oid = i_type) s;
 $$;
 
+create or replace function pgq._may_capture(i_role name, i_queue_name text)
+returns boolean
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+-- Returns whether a role that owns tables may capture them into a queue.
+    select pg_has_role(i_role, 'pgq_writer', 'usage')
+       and exists (select from pgq.queue q
+                    where q.queue_name = i_queue_name
+                      and (not q.queue_restricted or pgq._role_has_right(i_role, q.queue_id, '{insert}', null)));
+$$;
+
 create or replace function pgq._capture_contract(i_function oid, i_wait boolean)
 returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -65,8 +76,7 @@ begin
       cross join lateral (select pgq._capture_shape(t.capture_table, t.capture_options)) s (shape)
      where t.capture_function = i_function
        and t.capture_options ->> 'format' <> 'logutriga'
-       and pg_has_role(t.capture_role, 'pgq_writer', 'usage')
-       and (not q.queue_restricted or pgq._role_has_right(t.capture_role, q.queue_id, '{insert}', null));
+       and pgq._may_capture(t.capture_role, q.queue_name);
     select * into v_last from pgq.contract c
      where c.contract_queue = v_queue and c.contract_type = v_type order by c.contract_version desc limit 1;
     if v_schema is null or v_last.contract_schema = v_schema or not v_last.contract_captured then
@@ -81,7 +91,10 @@ begin
     if found then
         insert into pgq.contract (contract_queue, contract_type, contract_version, contract_schema, contract_compatibility,
                                   contract_enforced, contract_captured)
-        values (v_queue, v_type, coalesce(v_last.contract_version, 0) + 1, v_schema, 'none', false, true)
+        select v_queue, v_type, coalesce(v_last.contract_version, 0) + 1, v_schema, 'none', false, true
+         -- set_contract() may have taken it over since.
+         where not exists (select from pgq.contract c
+                            where c.contract_queue = v_queue and c.contract_type = v_type and not c.contract_captured)
         on conflict do nothing;
         delete from pgq.contract
          where contract_queue = v_queue

@@ -84,8 +84,9 @@ begin
       from pgq.capture c
       join pg_class t on t.oid = c.capture_table
      where c.capture_queue = i_queue_name
-       -- A function without the right to write is not a capture, or a capture that fails anyway.
-       and pg_has_role(c.capture_role, 'pgq_writer', 'usage');
+       -- What may not write is not a capture, or a capture that fails anyway. A temporary table is not waited for.
+       and pgq._may_capture(c.capture_role, i_queue_name)
+       and t.relpersistence <> 't';
     if v_tables is not null then
         raise exception using errcode = 'PQ007',
             message = format('tables are captured into queue %L: %s', i_queue_name, v_tables),

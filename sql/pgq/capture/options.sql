@@ -47,7 +47,7 @@ create or replace function pgq._capture_check_options(
     i_table regclass, i_queue_name text, i_operations text, i_columns text[], i_exclude text[], i_key text[],
     i_old_values text, i_condition text, i_format text, i_key_changes text)
 returns jsonb
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 as $$
 -- Checks the parameters of pgq.capture_table().
 -- Returns: the options as they are stored: without defaults, except for operations and format.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, LiteralString
 
 import jsonschema_rs
@@ -10,6 +11,7 @@ import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import wait_until_blocked
 
 pytestmark = pytest.mark.any_pg
 
@@ -108,6 +110,29 @@ def test_a_change_never_waits_for_the_queue(conn: Connection, connect: Connect, 
     conn.execute("insert into t values (2)")
     assert (contract(conn, queue, "public.t") or (0,))[0] == 2
     assert ops.value(conn, "select count(*) from pgq.event_template") == 2
+
+
+def test_a_contract_that_is_taken_over_meanwhile_gets_no_version(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create table t (id int primary key)")
+    function = ops.value(conn, "select pgq.capture_table('t', %s)", queue)
+    owner = connect(autocommit=False)
+    take_over = (
+        "select pgq.set_contract(%s, 'public.t',"
+        " (select schema from pgq.get_contract(%s, 'public.t')), enforced => true)"
+    )
+    owner.execute(take_over, [queue, queue])
+    conn.execute("alter table t add note text")
+    other = connect()
+    add: LiteralString = "select pgq._capture_contract(%s::regproc, true)"
+    with ThreadPoolExecutor(1) as pool:
+        added = pool.submit(other.execute, add, [function])
+        wait_until_blocked(conn, other)
+        owner.commit()
+        added.result()
+    info: LiteralString = "select version, enforced, captured from pgq.get_contract_info(%s)"
+    assert conn.execute(info, [queue]).fetchall() == [(1, True, False)]
 
 
 def test_a_table_that_is_altered_often_has_its_newest_versions(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.fixtures import queue_ops as ops
@@ -97,6 +99,31 @@ def test_dropping_the_queue_with_force_releases_its_tables(conn: Connection, que
     conn.execute("select pgq.drop_queue(%s, true)", [queue])
     assert leftovers(conn) == (0, 0)
     conn.execute("insert into flight values (1)")
+
+
+def test_what_only_looks_like_a_capture_keeps_no_queue(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("select pgq.release_table('flight')")
+    conn.execute("create role capture_test_forger in role pgq_writer")
+    conn.execute("create schema forger authorization capture_test_forger")
+    forger = connect()
+    forger.execute("set role capture_test_forger")
+    header = {"queue": queue, "format": "row_json", "operations": [], "table_oid": 1}
+    for schema in ("pg_temp", "forger"):
+        forger.execute(
+            f"create table {schema}.t (); create function {schema}.f() returns trigger"
+            f" language plpgsql as $$-- pgq.capture {json.dumps(header)}\nbegin end$$;"
+            f"create trigger f after insert on {schema}.t execute function {schema}.f()".encode()
+        )
+    try:
+        with ops.refused("PQ007", match=r"forger\.t"):
+            conn.execute("select pgq.drop_queue(%s)", [queue])
+        conn.execute("select pgq.restrict_queue(%s)", [queue])
+        conn.execute("select pgq.drop_queue(%s)", [queue])
+    finally:
+        forger.close()
+        conn.execute("drop owned by capture_test_forger cascade; drop role capture_test_forger")
 
 
 def test_only_owners_and_superusers_release_tables_by_force(

@@ -335,6 +335,20 @@ def test_casts_of_users_run_on_no_search_path_but_the_servers(
     assert [change.row["m"] for change in changes(conn)[-2:]] == ["GOOD", "GOOD"]
 
 
+def test_a_condition_means_what_it_meant_to_the_owner(
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+) -> None:
+    owner, clerk = as_role(shop), make_role("clerk")
+    owner.execute("set standard_conforming_strings = off")
+    condition = r"v like '%\_%' and v <> 'c:\'"
+    owner.execute("select pgq.capture_table('shop.item', %s, condition => %s)", [queue, condition])
+    owner.execute(f"grant usage on schema shop to {clerk}; grant insert on shop.item to {clerk}")
+    writer = as_role(clerk)
+    writer.execute("set standard_conforming_strings = off")
+    writer.execute("insert into shop.item values (1, 'a_b'), (2, 'axb')")
+    assert short(conn) == [("I", 1)]
+
+
 def test_names_of_relations_have_their_schema(conn: Connection, queue: str) -> None:
     conn.execute("create table t (id int primary key, of regclass, many regclass[])")
     conn.execute("select pgq.capture_table('t', %s)", [queue])
