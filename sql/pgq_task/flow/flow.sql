@@ -39,12 +39,6 @@ begin
         perform pgq_task._raise_invalid(format('step %s of the flow does not come after an earlier one', v_wrong),
                                         'Give the numbers of earlier steps in "after", from 1: so a flow has no cycles.');
     end if;
-    -- A step shows the results of those in "after" to all that may read its queue.
-    perform pgq_task._find_queue(w.queue, 'read')
-       from (select distinct p ->> 'queue' as queue
-               from jsonb_array_elements(steps) s, jsonb_array_elements(coalesce(nullif(s -> 'after', 'null'), '[]')) a,
-                    lateral (select steps -> a::int4 - 1) b (p)
-              where p ->> 'queue' <> s ->> 'queue') w;
     v_ids := array(select pgq_task.reserve_ids(jsonb_array_length(steps)));
     perform pgq_task.modify('flow', inserts => jsonb_agg(
                 s.v - '{name,after}'::text[]
@@ -60,6 +54,12 @@ begin
       left join pgq_task.queue q on q.queue_name = s.v ->> 'queue'
      cross join lateral (
            select array(select e::int4 from jsonb_array_elements(coalesce(nullif(s.v -> 'after', 'null'), '[]')) e) as after) a;
+    -- A step shows the results of those that it comes after to all that may read its queue.
+    perform pgq_task._find_queue(w.queue_name, 'read')
+       from (select distinct p.queue_name
+               from pgq_task.flow_step s
+               join pgq_task.flow_step p on p.flow_id = s.flow_id and p.nr = any (s.after) and p.queue_id <> s.queue_id
+              where s.flow_id = v_flow) w;
     perform pgq_task._change_locked(array_agg(s.id), null, '{"stop": true}')
        from pgq_task.flow_step s
       where s.flow_id = v_flow and s.after <> '{}'
