@@ -21,12 +21,55 @@ from pgqpy._runtime.checks import (
 )
 from pgqpy._runtime.failure import interval
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry import RetryPolicy
+from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._rows.table import TaskColumnNames
 from pgqpy.tasks._statements import Duration
 
 T = TypeVar("T")
+
+
+# Long: the settings that users give.
+class TaskWorkerAttributes:
+    """The settings of a `TaskWorker`, which subclasses override."""
+
+    lease: Duration | None = None
+    """Seconds for which a task is claimed and renewed. None: the queue's setting."""
+    batch_size: int | None = None
+    """The maximum number of tasks to claim at once: fewer while they take long. None: 100 for each
+    of ``concurrency``, and 1,000 at most."""
+    concurrency: int = 1
+    """The number of tasks to work on at once: in threads, or in asyncio tasks."""
+    random: bool = True
+    """Begin with any of the tasks that have waited longest, so that tasks that crash workers do
+    not block the others. False: in the order in which they became available."""
+
+    retry_policy: RetryPolicy = ExponentialBackoff()
+    """The delay of a task for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors that are not the task's fault: it is released, the attempt does not count. Lost
+    connections, deadlocks, serialization failures, unavailable locks and full disks of PostgreSQL,
+    and conflicts with others that change the same tasks, always count as such."""
+
+    periodic: bool = True
+    """Push periodic tasks when they are due, whatever their queues. It needs ``pgqpy[jobs]``."""
+
+    listen: bool = True
+    """Whether to be notified of new tasks by LISTEN, if that is possible."""
+    fold_interval: float = 0.005
+    """The seconds between wake-ups while tasks keep coming, each for all tasks that came meanwhile.
+    The first tasks after a pause wake the worker at once. With 0 each does; 0.05 costs much less
+    than the default, and tasks of a stream wait up to that long."""
+    poll_interval: float = 1.0
+    """The maximum seconds between polls for tasks: some are not notified."""
+    reconnect_cap: float = 5.0
+    """The maximum seconds between attempts to reconnect; a quarter of a second while no server
+    listens, so that an outage ends when the server is back."""
+    stop_timeout: float | None = None
+    """The seconds after `stop` or a signal for which `run` waits for the tasks in progress. Then it
+    gives them back, as if they had not begun, and returns. None: for as long as they take."""
 
 
 class TaskWorkerSettings(TypedDict, total=False):
@@ -44,6 +87,42 @@ class TaskWorkerSettings(TypedDict, total=False):
     poll_interval: float | None
     reconnect_cap: float | None
     stop_timeout: float | None
+
+
+# Long: the settings that users give.
+class TableWorkerAttributes:
+    """The settings of a `TableWorker`, which subclasses override."""
+
+    columns: TaskColumnNames = TaskColumnNames()
+    """The names of its columns."""
+
+    batch_size: int = 1
+    """The maximum rows of one transaction."""
+    concurrency: int = 1
+    """The number of concurrent transactions: in threads, or in asyncio tasks."""
+    delete_done: bool = False
+    """Whether to delete finished rows."""
+    time_limit: float | None = None
+    """With asyncio: the seconds after which a row, or batch, has failed. Without, the server frees
+    rows for others if the session was idle for a second longer."""
+
+    retry_policy: RetryPolicy = ExponentialBackoff()
+    """The delay of a row for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors that are not the row's fault: its transaction is rolled back and repeated, the attempt
+    does not count. Lost connections, deadlocks, serialization failures, unavailable locks and full
+    disks of PostgreSQL always count as such."""
+
+    listen: bool = True
+    """Whether to listen, if the table has the triggers of `pgq_task.notify_workers`."""
+    poll_interval: float = 1.0
+    """The maximum seconds between polls for rows: some are not notified."""
+    backoff_first: float = 0.1
+    """Seconds of the first pause after an outage."""
+    backoff_cap: float = 10.0
+    """The maximum seconds of such a pause."""
 
 
 class TableWorkerSettings(TypedDict, total=False):

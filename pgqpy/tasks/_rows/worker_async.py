@@ -12,16 +12,19 @@ from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.log import logger
-from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks._notifier_async import AsyncNotifier
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.executor_async import AsyncRowExecutor
-from pgqpy.tasks._rows.table import TableMarks, TaskColumnNames
-from pgqpy.tasks._settings import TableWorkerSettings, row_settings_of, set_given
+from pgqpy.tasks._rows.table import TableMarks
+from pgqpy.tasks._settings import (
+    TableWorkerAttributes,
+    TableWorkerSettings,
+    row_settings_of,
+    set_given,
+)
 
 
-# Long: its fields are the settings that users give.
-class AsyncTableWorker(AsyncStoppable):
+class AsyncTableWorker(TableWorkerAttributes, AsyncStoppable):
     """Works on the rows of a table that are due; any number may do so at once.
 
     The table has the columns of `pgq_task.add_columns`. Give a handler, or override `process_row`::
@@ -46,36 +49,6 @@ class AsyncTableWorker(AsyncStoppable):
 
     table: str = ""
     """The table, with its schema if that is not on the search_path, quoted if needed."""
-    columns: TaskColumnNames = TaskColumnNames()
-    """The names of its columns."""
-
-    batch_size: int = 1
-    """The maximum rows of one transaction."""
-    concurrency: int = 1
-    """The number of concurrent transactions: in threads, or in asyncio tasks."""
-    delete_done: bool = False
-    """Whether to delete finished rows."""
-    time_limit: float | None = None
-    """With asyncio: the seconds after which a row, or batch, has failed. Without, the server frees
-    rows for others if the session was idle for a second longer."""
-
-    retry_policy: RetryPolicy = ExponentialBackoff()
-    """The delay of a row for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
-    any function of the attempt (1 for the first) and the error that returns the seconds, or None
-    for never; in a class, a method or a staticmethod."""
-    outages: tuple[type[Exception], ...] = ()
-    """Errors that are not the row's fault: its transaction is rolled back and repeated, the attempt
-    does not count. Lost connections, deadlocks, serialization failures, unavailable locks and full
-    disks of PostgreSQL always count as such."""
-
-    listen: bool = True
-    """Whether to listen, if the table has the triggers of `pgq_task.notify_workers`."""
-    poll_interval: float = 1.0
-    """The maximum seconds between polls for rows: some are not notified."""
-    backoff_first: float = 0.1
-    """Seconds of the first pause after an outage."""
-    backoff_cap: float = 10.0
-    """The maximum seconds of such a pause."""
 
     #: The method that works on a row.
     _way = "process_row"

@@ -13,17 +13,20 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.retry import ExponentialBackoff, RetryPolicy
+from pgqpy.retry import RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import TaskStats
-from pgqpy.tasks._settings import TaskWorkerSettings, set_given, settings_of
-from pgqpy.tasks._statements import Duration
+from pgqpy.tasks._settings import (
+    TaskWorkerAttributes,
+    TaskWorkerSettings,
+    set_given,
+    settings_of,
+)
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.loop import Loop
 
 
-# Long: its fields are the settings that users give.
-class TaskWorker(Stoppable):
+class TaskWorker(TaskWorkerAttributes, Stoppable):
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
     There are three ways to work. Give a handler, or override `handle_task`: it is called outside
@@ -53,44 +56,6 @@ class TaskWorker(Stoppable):
     queues: str | Sequence[str] = ()
     """The queues to serve; higher priorities first, else at random among them. In a name ``*``
     stands for any characters: queues that come later are served, too, error queues are not."""
-
-    lease: Duration | None = None
-    """Seconds for which a task is claimed and renewed. None: the queue's setting."""
-    batch_size: int | None = None
-    """The maximum number of tasks to claim at once: fewer while they take long. None: 100 for each
-    of ``concurrency``, and 1,000 at most."""
-    concurrency: int = 1
-    """The number of tasks to work on at once: in threads, or in asyncio tasks."""
-    random: bool = True
-    """Begin with any of the tasks that have waited longest, so that tasks that crash workers do
-    not block the others. False: in the order in which they became available."""
-
-    retry_policy: RetryPolicy = ExponentialBackoff()
-    """The delay of a task for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
-    any function of the attempt (1 for the first) and the error that returns the seconds, or None
-    for never; in a class, a method or a staticmethod."""
-    outages: tuple[type[Exception], ...] = ()
-    """Errors that are not the task's fault: it is released, the attempt does not count. Lost
-    connections, deadlocks, serialization failures, unavailable locks and full disks of PostgreSQL,
-    and conflicts with others that change the same tasks, always count as such."""
-
-    periodic: bool = True
-    """Push periodic tasks when they are due, whatever their queues. It needs ``pgqpy[jobs]``."""
-
-    listen: bool = True
-    """Whether to be notified of new tasks by LISTEN, if that is possible."""
-    fold_interval: float = 0.005
-    """The seconds between wake-ups while tasks keep coming, each for all tasks that came meanwhile.
-    The first tasks after a pause wake the worker at once. With 0 each does; 0.05 costs much less
-    than the default, and tasks of a stream wait up to that long."""
-    poll_interval: float = 1.0
-    """The maximum seconds between polls for tasks: some are not notified."""
-    reconnect_cap: float = 5.0
-    """The maximum seconds between attempts to reconnect; a quarter of a second while no server
-    listens, so that an outage ends when the server is back."""
-    stop_timeout: float | None = None
-    """The seconds after `stop` or a signal for which `run` waits for the tasks in progress. Then it
-    gives them back, as if they had not begun, and returns. None: for as long as they take."""
 
     #: The method that works on tasks; None: the only one that is overridden.
     _way: str | None = None
