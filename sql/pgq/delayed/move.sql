@@ -136,7 +136,7 @@ begin
                   from unnest(m.held_due, m.held_due_nr) h (due, due_nr)
                   join pgq.delayed d on (d.due, d.due_nr) = (h.due, h.due_nr)
                    for key share of d skip locked),
-            taken as (
+            taken as not materialized (
                 select * from fresh
                 union all
                 select * from again),

@@ -76,7 +76,7 @@ as $$
 -- Returns: number of tasks. Tasks that did not come from another queue stay, and so do tasks whose unique_key another
 --      task has now.
 -- Errors: or the queue that a task came from no longer exists; PQ072 invalid arguments; 42501 no right to change tasks
---      here or to insert them there
+--      here, and to claim or read them, or to insert them there
 #variable_conflict use_variable
 declare
     v_found     bigint[];
