@@ -21,20 +21,22 @@ as $$
 declare
     choice      constant int4 := 8;
     at_times    constant int4 := 32;
+    v_lanes     refcursor;
     v_below     int4 := 32768;
     v_left      int4 := max_tasks;
-    -- The lanes of one priority share what is to be claimed: number and size of the shares, those given so far.
+    -- The lanes of one priority share what is to be claimed: number and size of the shares, those given so far; and what
+    -- is set aside while one lane has its shares.
     v_priority  int4;
     v_shares    int4;
     v_share     int4;
     v_given     int4;
+    v_new       int4;
     v_offset    float8;
-    -- Some lanes had more than their shares; they fill the rest.
-    v_more      boolean := false;
-    v_fill      boolean := false;
-    v_opened    boolean := false;
+    v_aside     int4;
+    -- Some lanes have more tasks than shares: they fill the rest.
+    v_more      boolean;
+    v_fill      boolean;
     v_may       int4;
-    v_room      int4;
     v_found     int4;
     v_take      int4;
     v_salt      bigint;
@@ -44,32 +46,6 @@ declare
     v_before    int4;
     v_count     bigint;
     l           record;
-    v_lanes     scroll cursor for
-        select s.*, sum(s.weight) over (partition by s.priority order by s.turn)::float8
-                    / nullif(sum(s.weight) over (partition by s.priority), 0) as upto
-          from (select u.queue_name as served_as, q.served_id, q.queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead,
-                       q.queue_paused, q.queue_restricted, q.queue_limited,
-                       least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts,
-                       case when q.queue_paused is null then q.queue_weight else 0 end as weight,
-                       -- in this order, each of those left is the next one in proportion to its weight
-                       -ln(1 - random()) / q.queue_weight as turn
-                  from unnest(queues) u (queue_name)
-                  left join pgq_task.served_queue q on q.served_as = u.queue_name
-                  left join pgq_task.marked_lane n on n.queue_id = q.queue_id and n.priority < v_below
-                 where q.queue_id is null
-                    or q.queue_restricted and q.queue_id = q.served_id
-                    or q.queue_paused is null
-                       -- A look costs a tenth of trying to claim.
-                       and (exists (select from pgq_task.task c
-                                     where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.ahead and v_now_pos)
-                            or n.low < n.ahead
-                               and exists (select from pgq_task.task c
-                                            where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.low and v_now_pos)
-                            or q.queue_limited
-                               and exists (select from pgq_task.task c
-                                            where c.queue_id = n.queue_id and c.priority = n.priority
-                                              and c.pos between 4611686018427387904 and 9223372036854775806))) s
-         order by s.priority desc nulls first, s.turn;
 begin
     -- In one function: a call for each lane would cost as much as the claim itself.
     if max_tasks is null or max_tasks < 1 then
@@ -84,9 +60,9 @@ begin
     loop
         if cardinality(queues) = 1 and l is null then
             -- The highest lane of one queue: mostly the only one.
-            select queues[1] as queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead, q.queue_paused, q.queue_restricted,
-                   q.queue_limited, least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts,
-                   q.queue_id as served_id, q.queue_keep_tenants is not null as has_tenants
+            select queues[1] as queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead, q.queue_restricted, q.queue_limited,
+                   least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts,
+                   q.queue_id as served_id, q.queue_paused is not null or q.queue_keep_tenants is not null as skip, q.queue_keep_tenants
               into l
               from pgq_task.queue q
              cross join lateral (
@@ -98,24 +74,65 @@ begin
             if not found then
                 perform pgq_task._raise_queue_not_found(queues[1]);
             end if;
-            continue when l.has_tenants;
         else
-            if not v_opened then
+            if v_lanes is null then
                 if cardinality(queues) = 1 then
-                    v_below := case when l.has_tenants then v_below else l.priority end;
+                    v_below := case when l.queue_keep_tenants is null then l.priority else v_below end;
                     exit when not exists (select from pgq_task.lane n where n.queue_id = l.queue_id and n.priority < v_below);
                 end if;
                 v_now_pos := pgq_task._position_of(clock_timestamp());
-                open v_lanes;
-                v_opened := true;
+                open v_lanes scroll for
+                    select s.*, sum(s.weight) over (partition by s.priority order by s.turn)::float8
+                                / nullif(sum(s.weight) over (partition by s.priority), 0) as upto
+                      from (select u.queue_name as served_as, q.served_id, q.queue_name, q.queue_id, n.priority, n.generation, n.low, n.ahead,
+                                   q.queue_paused is not null as skip, q.queue_restricted, q.queue_limited,
+                                   least(coalesce(claim.lease, q.queue_lease), q.queue_time_limit) as lease, q.queue_max_attempts as max_attempts,
+                                   case when q.queue_paused is null then coalesce(q.queue_weight, 1) else 0 end as weight,
+                                   -- in this order, each of those left is the next one in proportion to its weight
+                                   -ln(1 - random()) / q.queue_weight as turn
+                              from unnest(queues) u (queue_name)
+                              left join pgq_task.served_queue q on q.served_as = u.queue_name
+                              left join pgq_task.marked_lane n on n.queue_id = q.queue_id and n.priority < v_below
+                             where q.queue_id is null
+                                or q.queue_restricted and q.queue_id = q.served_id
+                                or q.queue_paused is null
+                                   -- A look costs a tenth of trying to claim.
+                                   and (exists (select from pgq_task.task c
+                                                 where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.ahead and v_now_pos)
+                                        or n.low < n.ahead
+                                           and exists (select from pgq_task.task c
+                                                        where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.low and v_now_pos)
+                                        or q.queue_limited
+                                           and exists (select from pgq_task.task c
+                                                        where c.queue_id = n.queue_id and c.priority = n.priority
+                                                          and c.pos between 4611686018427387904 and 9223372036854775806))) s
+                     order by s.priority desc nulls first, s.turn;
+            else
+                v_more := v_more or v_left = 0;
+                v_left := v_left + v_aside;
             end if;
             fetch v_lanes into l;
-            if v_more and not v_fill and (not found or l.priority < v_priority) then
+            if v_more and v_fill is null and (not found or l.priority < v_priority) then
                 v_fill := true;
+                v_aside := 0;
                 move absolute 0 from v_lanes;
                 continue;
             end if;
             exit when not found;
+            if v_fill is null then
+                if l.priority is distinct from v_priority then
+                    v_priority := l.priority;
+                    v_share := (v_left + at_times - 1) / at_times;
+                    v_shares := (v_left + v_share - 1) / v_share;
+                    v_given := 0;
+                    v_offset := random();
+                end if;
+                v_new := floor(coalesce(l.upto, 0) * v_shares + v_offset) - v_given;
+                v_given := v_given + v_new;
+                v_aside := greatest(v_left - v_new * v_share, 0);
+                v_left := v_left - v_aside;
+                continue when v_left = 0;
+            end if;
         end if;
         if l.queue_id is null then
             perform pgq_task._raise_queue_not_found(l.served_as);
@@ -123,24 +140,9 @@ begin
             perform pgq_task._require_right(l.served_id, 'claim');
             v_may := l.served_id;
         end if;
-        continue when l.queue_paused is not null;
-        v_room := v_left;
-        if v_opened and not v_fill then
-            if l.priority is distinct from v_priority then
-                v_priority := l.priority;
-                v_share := (v_left + at_times - 1) / at_times;
-                v_shares := (v_left + v_share - 1) / v_share;
-                v_given := 0;
-                v_offset := random();
-            end if;
-            v_room := floor(l.upto * v_shares + v_offset) - v_given;
-            v_given := v_given + v_room;
-            v_room := least(v_room * v_share, v_left);
-            v_more := v_more or v_room = 0;
-            continue when v_room = 0;
-        end if;
+        continue when l.skip;
         if l.queue_limited then
-            if v_opened and not (v_fill and v_left = max_tasks)
+            if v_lanes is not null and (v_fill is null or v_left < max_tasks)
                and not pg_try_advisory_xact_lock(pgq._lock_key('task limits'), l.queue_id)
             then
                 -- Another session claims from it: wait for that only if there is nothing else.
@@ -152,11 +154,10 @@ begin
             end if;
             return query
                 select * from pgq_task._claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
-                                                      l.max_attempts, v_room, random_choice);
+                                                      l.max_attempts, v_left, random_choice);
             get diagnostics v_found = row_count;
             v_left := v_left - v_found;
-            v_more := v_more or v_found = v_room;
-            exit when v_left = 0;
+            exit when v_left = 0 and (v_aside > 0) is not true;
             continue;
         end if;
         v_now := clock_timestamp();
@@ -164,9 +165,9 @@ begin
         v_start := l.ahead;
         -- This number of 8 tasks, by a hash of their ids that differs each time. If no task has waited for a tenth of a
         -- second, there are too few.
-        v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then least(v_room, choice) else choice end;
+        v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then least(v_left, choice) else choice end;
         v_salt := random() * 9e18;
-        v_before := v_room;
+        v_before := v_left;
         loop
             return query
                 update pgq_task.task t
@@ -182,36 +183,33 @@ begin
                            and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, l.max_attempts))
                            and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
                          order by c.queue_id, c.priority, c.pos
-                         limit v_room
+                         limit v_left
                            for no key update skip locked) c
                  where t.ctid = c.ctid
                 returning t.id, t.version, l.queue_name, t.priority, t.attempts, t.lease, t.created,
                           t.payload, t.headers, t.error, t.unique_key, t.order_key;
             get diagnostics v_found = row_count;
-            v_room := v_room - v_found;
-            exit when v_room = 0;
+            v_left := v_left - v_found;
+            exit when v_left = 0;
             if v_take < choice then
                 v_take := choice;
-            elsif v_room = v_before and l.low < v_start then
+            elsif v_left = v_before and l.low < v_start then
                 -- The mark is a guess: a lane is known to be empty only after a look from its low end.
                 v_start := l.low;
             else
                 exit;
             end if;
         end loop;
-        v_found := v_before - v_room;
-        v_left := v_left - v_found;
-        if v_found > 0 then
-            v_count := pgq_task._count('claimed', l.queue_id, v_found);
+        if v_left < v_before then
+            v_count := pgq_task._count('claimed', l.queue_id, v_before - v_left);
         end if;
         -- Move the mark from time to time, so that other claims need not step over dead rows; sooner after many tasks.
-        if random() * at_times < v_found and pgq._is_read_committed() then
+        if random() * at_times < v_before - v_left and pgq._is_read_committed() then
             perform pgq_task._move_ahead(l.queue_id, l.priority, l.generation, l.low, l.ahead, v_now);
         end if;
-        exit when v_left = 0;
-        v_more := v_more or v_room = 0;
+        exit when v_left = 0 and (v_aside > 0) is not true;
     end loop;
-    if v_opened then
+    if v_lanes is not null then
         close v_lanes;
     end if;
 end;
