@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count, cycle
 from typing import LiteralString
 
+import psycopg
 import pytest
 
+from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.integration.tasks.test_task_restore import dump, restore
 
 INVALID, NOT_FOUND, HAS_TASKS, FORBIDDEN = "PQ072", "PQ070", "PQ073", "42501"
 ROLES = "tenant_test_shop", "tenant_test_acme"
@@ -369,3 +372,22 @@ def test_the_error_queue_has_the_grants_of_the_parent(
     tasks.fail(acme, claimed, final=True)
     granted = "select role from pgq_task.get_queue_grants('mails.failed')"
     assert conn.execute(granted).fetchall() == [(ROLES[0],)]
+
+
+# --- dumps
+
+
+def test_a_dump_keeps_tenants(server: Server, dsn: str, conn: Connection, empty_dsn: str) -> None:
+    conn.execute("select pgq_task.restrict_queue('mails')")
+    conn.execute("select pgq_task.set_limits('mails', max_running => 2)")
+    fill(conn, acme=3)
+    config(conn, "mails/acme", "weight", 4)
+    before = setting(conn, "(queue_parent, queue_weight, queue_restricted, max_running)::text")
+    restore(server, empty_dsn, dump(server, dsn))
+    with psycopg.connect(empty_dsn, autocommit=True) as restored:
+        shown = setting(
+            restored, "(queue_parent, queue_weight, queue_restricted, max_running)::text"
+        )
+        assert shown == before
+        fill(restored, new=1)
+        assert claim(restored, 9) == {"acme": 2, "new": 1}
