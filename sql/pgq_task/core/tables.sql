@@ -95,24 +95,25 @@ create sequence pgq_task.task_id_seq;
 -- condition that an index could use.
 create table pgq_task.task (
     id                  bigint          not null default nextval('pgq_task.task_id_seq'),
-    -- Counts the changes, including claims and renewals. A change must name the version that it applies to.
-    version             int4            not null default 1,
-    queue_id            int4            not null,
-    priority            int2            not null default 0,
-    -- number of the latest attempts in a row that ended without a report: the lease ended, as when the worker dies
-    lost                int4            not null default 0,
     -- The position in the lane: the time when the task is available, see pgq_task._position_of(); by default now. During
     -- a claim it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The largest
     -- number: stopped. The default is pgq_task._position_now().
     pos                 bigint          default case when pg_current_xact_id() is not null
                                                 then int8(date_part('epoch', clock_timestamp()) * 1000000) * 256 end,
-    -- end of the claimant's lease
-    lease               timestamptz,
-    claimant            text,
+    created             timestamptz     not null default now(),
+    queue_id            int4            not null,
+    priority            int2            not null default 0,
+    -- number of the latest attempts in a row that ended without a report: the lease ended, as when the worker dies
+    lost                int4            not null default 0,
+    -- Counts the changes, including claims and renewals. A change must name the version that it applies to. A claim
+    -- changes the columns from here to the claimant: as they are neighbours, it writes little of the row to the WAL.
+    version             int4            not null default 1,
     -- claims since it was inserted, moved or replayed
     attempts            int4            not null default 0,
+    -- end of the claimant's lease
+    lease               timestamptz,
     last_attempt        timestamptz,
-    created             timestamptz     not null default now(),
+    claimant            text,
     payload             jsonb,
     headers             jsonb,
     -- of the last attempt that failed
@@ -123,7 +124,7 @@ create table pgq_task.task (
     -- tasks of a queue with the same key are processed in the order of their ids
     order_key           text,
     constraint task_pkey primary key (id)
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
+) with (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
 create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
