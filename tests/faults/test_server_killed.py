@@ -41,3 +41,22 @@ def test_a_server_killed_again_and_again_loses_no_committed_event_and_doubles_no
         assert retries == (True, 1)
         assert conn.execute("select count(*) from pgq.retry_queue").fetchone() == (0,)
         assert ops.rotations(conn, QUEUE) > 0
+
+
+def test_the_first_push_after_a_crash_wakes_workers(mortal: Server) -> None:
+    """A crash forgets whether a worker waits. A writer's push that reads no row finds out, too."""
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        conn.execute("select pgq_task.create_queue('mails')")
+    for push in (
+        "push('mails', '1')",
+        "push('mails', '1', priority => 1)",
+        "push_many('mails', array['1'::jsonb])",
+    ):
+        mortal.kill()
+        mortal.restart()
+        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+            conn.execute("listen pgq_task")
+            conn.execute("set session authorization pgq_writer")
+            for _ in range(2):
+                conn.execute(f"select pgq_task.{push}".encode())
+            assert len(list(conn.notifies(timeout=0.2))) == 1

@@ -95,7 +95,7 @@ begin
     if priority <> 0 then
         perform pgq_task._add_lane(v_queue, priority::int2);
     end if;
-    if pg_sequence_last_value(v_waiting) <> 0 then
+    if pg_sequence_last_value(v_waiting) is distinct from 0 then
         perform pgq_task._wake_workers(v_queue, queue, v_id);
     end if;
     return v_id;

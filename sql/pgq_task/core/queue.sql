@@ -16,7 +16,9 @@ begin
     if v_id is null then
         return 0;
     end if;
-    execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
+    -- Unlogged, since idle workers set it with each task. PostgreSQL 14 has no such sequences.
+    execute format('create %s sequence pgq_task.waiting_%s minvalue 0 start 0',
+                   case when current_setting('server_version_num')::int4 >= 150000 then 'unlogged' end, v_id);
     perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
     perform pgq_task._add_lane(v_id, 0::int2);
     update pgq_task.queue

@@ -160,6 +160,8 @@ create view pgq_task.inbox as
 select queue_id, payload
   from pgq_task.task
  where pg_sequence_last_value(to_regclass('pgq_task.waiting_' || queue_id)) is not null
+    -- null after a crash of the server
+    or to_regclass('pgq_task.waiting_' || queue_id) is not null
   with check option;
 
 -- One row per sweep, read from the newest end, so the dead rows at the other end, where old ones are deleted, are not

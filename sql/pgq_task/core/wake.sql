@@ -33,7 +33,7 @@ as $$
 -- put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is visible, and after
 -- drop_queue() the sequence is gone, whatever snapshot the caller has.
 --
--- The sequence is 0 if no worker waits, 1 if a worker waits, or else the id of the transaction that has notified the
+-- The sequence is 0 if no worker waits, 1 (or null: the server crashed) if a worker waits, or else the id of the transaction that has notified the
 -- waiting workers. They receive the notification when that transaction commits; if it rolls back, never. A session that
 -- sees that it has committed sets the sequence to 0. When workers find no more tasks, they declare that they wait, and
 -- it is 1 again.
@@ -43,7 +43,7 @@ as $$
 -- Returns: the same
 declare
     v_seq       constant regclass := pgq_task._living(to_regclass('pgq_task.waiting_' || i_queue_id));
-    v_waiting   constant bigint := pg_sequence_last_value(v_seq);
+    v_waiting   constant bigint := case when v_seq is not null then coalesce(pg_sequence_last_value(v_seq), 1) end;
     v_own       bigint;
 begin
     if v_waiting is null then
@@ -96,7 +96,7 @@ begin
     perform setval(w.seq, 1)
        from pgq_task.served_queue q
       cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
-      where q.served_as = any (queues) and pg_sequence_last_value(w.seq) <> 1;
+      where q.served_as = any (queues) and pg_sequence_last_value(w.seq) is distinct from 1;
     select min(next.pos) into v_next
       from pgq_task.served_queue q
       join pgq_task.lane l using (queue_id)

@@ -31,7 +31,7 @@ begin
         perform pgq_task._keep_finished(array[r.task], 'finished', array[id], array[version],
                                         case when result is not null then array[result] end);
     end if;
-    if r.queue_limited and pg_sequence_last_value(r.queue_waiting) <> 0 then
+    if r.queue_limited and pg_sequence_last_value(r.queue_waiting) is distinct from 0 then
         perform pgq_task._wake_workers(r.queue_id, r.queue_name);
     end if;
 end;
@@ -93,7 +93,7 @@ begin
         -- There is room again.
         perform pgq_task._wake_workers(q.queue_id, q.queue_name)
            from pgq_task.queue q
-          where q.queue_name = any (v_limited) and pg_sequence_last_value(q.queue_waiting) <> 0;
+          where q.queue_name = any (v_limited) and pg_sequence_last_value(q.queue_waiting) is distinct from 0;
     end if;
     if coalesce(cardinality(v_done), 0) < cardinality(ids) then
         return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
