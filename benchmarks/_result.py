@@ -289,6 +289,8 @@ Q9 | rows of a table that the application has, a transaction for each and for ea
   | at least 700 and 1,400 rows/s, what seed 001 reports
 Q10 | the same behind 200,000 rows that are done and cannot be cleaned up
   | at least 0.8 x without
+Q11 | bytes of WAL of a task of 256 bytes, pushed, claimed and finished at 1,000 a second
+  | at most 700
 R1 | INSERT into the relation, one a transaction, 8 clients, synchronous_commit off, 130 bytes
   | at least 0.90 x a plain INSERT into a table with the same columns and index, 1.3 x PgQ C
 R2 | the same in instructions of the server, commit included

@@ -2,14 +2,19 @@
 
 Each is a transaction, its commit included, in a server where nothing else writes; events have
 payloads of 130 bytes. *Page images*: after a checkpoint the first change of a page writes the whole
-page. These are counted apart; their share depends on the time between checkpoints.
+page. These are counted apart; their share depends on the time between checkpoints. Then all that a
+task of 256 bytes costs from push to finish, with sweeps, autovacuum and page images: 1,000 a
+second, each pushed in a transaction of its own, and one worker as it comes.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks._pgbench import producers
+from benchmarks._program import python_program
 from benchmarks._servers import (
     CREATE_QUEUE,
     KEEPER,
@@ -33,6 +38,10 @@ TICK = "select pgq.ticker('q')"
 NEXT = "select pgq.next_batch('q', 'keeper')"
 FINISH_BATCH = "select pgq.finish_batch(%s)"
 TASK = f"{PLAIN}, of a task"
+LARGE_PUSH = f"""
+select pgq_task.push('item', '{{"sent": 0, "padding": "{"x" * 230}"}}');
+"""
+PROGRESS = f"select ({LSN}), finished from pgq_task.get_statistics('item')"
 
 
 class Log:
@@ -87,6 +96,26 @@ def bytes_of(work: Callable[[Log, str], None], name: str, dsn: str, count: int) 
         return {what: total / count for what, total in log.bytes.items()}
 
 
+def stream(bench: Bench) -> float:
+    """Bytes of a task while they keep coming."""
+    program, rate = python_program("pgqpy_tasks"), 1_000
+    warm_up, seconds = bench.choose((10, 60), quick=(1, 2))
+    with bench.server() as server:
+        dsn = database(server, "stream")
+        program.install(dsn)
+        with (
+            program.work(dsn, 10**9, warm_up + seconds + 60),
+            producers(server, dsn, LARGE_PUSH, clients=4, rate=rate),
+            connect(dsn) as conn,
+        ):
+            time.sleep(warm_up)
+            conn.execute("checkpoint")
+            [(began, done)] = conn.execute(PROGRESS)
+            time.sleep(seconds)
+            [(ended, done_then)] = conn.execute(PROGRESS)
+    return float((ended - began) / (done_then - done))
+
+
 def run(bench: Bench) -> None:
     count = bench.choose(2_000, quick=50)
     with bench.server(autovacuum=False) as server:
@@ -124,4 +153,5 @@ def run(bench: Bench) -> None:
             for what in plain
         ],
     )
+    bench.at_most("Q11", "pushed, claimed, finished", round(stream(bench)), 700, "bytes")
     bench.at_most("R5", f"{RELATION}, times a {PLAIN}", plain[RELATION] / plain[PLAIN], 1.1)

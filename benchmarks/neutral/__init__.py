@@ -1,0 +1,1 @@
+"""The neutral benchmark of the field, hardbyte/postgresql-job-queue-benchmarking: our adapters."""
