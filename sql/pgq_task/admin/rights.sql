@@ -120,18 +120,6 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._restrict_as(i_queue text, i_other_id int4)
-returns void
-language sql security definer set search_path = pg_catalog, pg_temp
-as $$
--- Restricts a queue to the roles that have rights on another one.
-    select pgq_task.restrict_queue(i_queue);
-    insert into pgq_task.queue_grant (queue_id, grantee, actions)
-    select q.queue_id, g.grantee, g.actions
-      from pgq_task.queue q, pgq_task.queue_grant g
-     where q.queue_name = i_queue and g.queue_id = i_other_id;
-$$;
-
 create or replace function pgq_task.get_queue_grants(queue text default null)
 returns table (queue_name text, restricted boolean, role text, actions text[])
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp

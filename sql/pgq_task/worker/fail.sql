@@ -96,8 +96,9 @@ create or replace function pgq_task._make_error_queues(i_queue_ids int4[])
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Creates the missing error queues for tasks of these queues. New objects are locked until the transaction ends, so all
--- sessions create them in the same order, independently of the order of their tasks: queues, then restrictions.
+-- Creates the missing error queues for tasks of these queues; that of a restricted queue is restricted to the same
+-- roles. New objects are locked until the transaction ends, so all sessions create them in the same order, independently
+-- of the order of their tasks: queues, then restrictions.
 declare
     v_new   text[] := '{}';
     v_as    int4[] := '{}';
@@ -115,7 +116,12 @@ begin
             v_as := v_as || e.queue_id;
         end if;
     end loop;
-    perform pgq_task._restrict_as(n.name, n.queue_id) from unnest(v_new, v_as) n (name, queue_id);
+    perform pgq_task.restrict_queue(n) from unnest(v_new) n;
+    insert into pgq_task.queue_grant (queue_id, grantee, actions)
+    select q.queue_id, g.grantee, g.actions
+      from unnest(v_new, v_as) n (name, like_id)
+      join pgq_task.queue q on q.queue_name = n.name
+      join pgq_task.queue_grant g on g.queue_id = n.like_id;
 end;
 $$;
 
@@ -136,12 +142,7 @@ begin
     select * into t from pgq_task.task c where c.id = i_id for update;
     select * into q from pgq_task.queue where queue_id = t.queue_id;
     v_error := coalesce(q.queue_error_queue, q.queue_name || '.failed');
-    -- Even an attempt to create it takes a number for a queue.
-    if not exists (select from pgq_task.queue e where e.queue_name = v_error) then
-        if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
-            perform pgq_task._restrict_as(v_error, coalesce(q.queue_parent, q.queue_id));
-        end if;
-    end if;
+    perform pgq_task._make_error_queues(array[t.queue_id]);
     select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;
     v_headers := coalesce(nullif(t.headers, 'null'), '{}');
     select jsonb_build_object('before', jsonb_object_agg(h.key, h.value)) into v_before
