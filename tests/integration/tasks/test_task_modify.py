@@ -349,8 +349,9 @@ def test_a_moved_task_stands_behind_the_mark_of_its_lane(conn: Connection) -> No
         " where queue_name = %s"
     )
     place = ops.value(conn, "select pos from pgq_task.task")
-    tasks.push(conn, R)
-    tasks.modify(conn, deletes=tasks.claim(conn, R))
+    # A claim of that number guesses where the next one begins; then the lane is not idle.
+    tasks.push_many(conn, R, 32)
+    tasks.modify(conn, deletes=tasks.claim(conn, R, number=32))
     sweep_until(conn, lambda: ops.value(conn, low, R) > place)
     tasks.modify(conn, changes=[change(moved, queue=R)])
     assert tasks.claim(conn, R) == [(moved, 3)]
