@@ -11,58 +11,33 @@ from time import monotonic
 from typing import Any
 
 import psycopg
-from psycopg import Cursor, Notify, sql
+from psycopg import Cursor, sql
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import Lock, Waker, Watch, shared
-from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.notifications import Notifications, Receiver, TickReceiver
 from pgqpy._wire.statements import call
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
-#: The payload for a change that concerns all consumers of a queue: see pgq.tick_channel().
-_CHANGED = "changed"
 
-
-class Subscriber:
+class Subscriber(Receiver):
     """A receiver of notifications by LISTEN, if that is possible.
 
     It is not on a standby, nor behind a PgBouncer in transaction mode (where it may even seem to
     work). So a receiver must not rely on it, and also polls from time to time.
     """
 
-    #: The payload of a notification without meaning, which tests whether notifications arrive.
-    probe = "0"
-    #: The word for the log.
-    subject = "ticks"
+    _listener: Listener
 
     def __init__(self, dsn: str, queue: str) -> None:
-        self.queue = queue
         self._listener = shared(Listener, dsn)
-        self._waker: Waker | None = None
-        self.listening = False
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forget what was received: its connection is gone."""
+        super().__init__(queue)
 
     def channel(self, cursor: Cursor[Any]) -> str:
         """Return the channel to listen to; ``cursor`` is for queries that this needs."""
         raise NotImplementedError
-
-    def hear(self, payload: str) -> None:
-        """Receive a notification. Any role may send one, with any payload."""
-        raise NotImplementedError
-
-    def _news(self) -> bool:
-        """Whether there are unprocessed notifications."""
-        raise NotImplementedError
-
-    @property
-    def works(self) -> bool:
-        """Whether notifications are known to arrive: LISTEN may only seem to work."""
-        return self.listening and self._listener.works
 
     def open(self) -> bool:
         """Start to listen, unless that failed a short while ago; True if this is new."""
@@ -91,26 +66,9 @@ class Subscriber:
             self._forget()
             self._listener.remove(self)
 
-    def lose(self) -> None:
-        """Forget the connection: it is gone."""
-        self.listening = False
-        self._forget()
-        self._wake()
 
-    def _wake(self) -> None:
-        if self._waker is not None:
-            self._waker.wake()
-
-
-class Subscription(Subscriber):
+class Subscription(TickReceiver, Subscriber):
     """A consumer's notifications of ticks in its queue."""
-
-    def _forget(self) -> None:
-        #: The newest tick received since it listens; 0: none. Any role may have made it up.
-        self.newest = 0
-        self._heard = False
-        #: Whether the queue may have another channel: it was dropped, and perhaps created again.
-        self._changed = False
 
     def open(self) -> bool:
         if self._changed:
@@ -122,62 +80,19 @@ class Subscription(Subscriber):
         ((channel,),) = cursor.fetchall()
         return str(channel)
 
-    def hear(self, payload: str) -> None:
-        if payload == _CHANGED:
-            self.newest = 0
-            self._changed = True
-            self._wake()
-            return
-        tick = int(payload) if payload.isascii() and payload.isdigit() and len(payload) < 20 else 0
-        if tick:
-            self.newest = max(self.newest, tick)
-            self._heard = True
-            self._wake()
 
-    def _news(self) -> bool:
-        return self._changed or self._heard
-
-    def ask(self) -> None:
-        """Note that the server is about to be asked for all ticks received so far."""
-        self._heard = False
-
-    def up_to_date(self, tick: int) -> bool:
-        """Whether no tick after ``tick`` is known to exist: it has listened since."""
-        self._listener.drain()
-        if not 0 < self.newest <= tick:
-            return False
-        self.ask()
-        return True
-
-
-class Listener:
+class Listener(Notifications):
     """The connection of subscriptions.
 
     At each commit that notifies, PostgreSQL wakes all sessions that listen to any channel. So
     asyncio's consumers share one in each event loop; others have one each.
     """
 
+    _conn: Connection | None
+
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._conn: Connection | None = None
-        self._watch: Watch | None = None
+        super().__init__(dsn)
         self._lock = Lock()
-        self._channels: dict[str, set[Subscriber]] = {}
-        self._pause = Backoff(1, 60)
-        self._not_before = 0.0
-        #: Whether the present connection is known to receive unsolicited notifications.
-        self.works = False
-
-    @property
-    def fileno(self) -> int | None:
-        """The socket to watch while waiting; None if there is none, or the event loop watches
-        it."""
-        return None if self._watch is None else self._watch.fileno
-
-    @property
-    def seconds_to_next(self) -> float:
-        """The seconds until it tries again to listen; 0 if that did not fail a short while ago."""
-        return max(self._not_before - monotonic(), 0.0)
 
     def add(self, subscription: Subscriber) -> bool:
         """Listen for it. False if that is impossible, or failed a short while ago."""
@@ -213,20 +128,6 @@ class Listener:
                 if not subscriptions:
                     del self._channels[channel]
                     self._unlisten(channel)
-
-    def drain(self) -> None:
-        """Take the notifications that have arrived, without waiting."""
-        if self._conn is None or self._watch is None:
-            return
-        pgconn = self._conn.pgconn
-        try:
-            pgconn.consume_input()
-            while notice := pgconn.notifies():
-                self._hear(notice.relname.decode(), notice.extra.decode(errors="replace"))
-                # No query was under way.
-                self.works = True
-        except psycopg.OperationalError:
-            self._lose()
 
     def _connect(self) -> Connection:
         conn = connect(
@@ -271,31 +172,3 @@ class Listener:
                 self._lose()
             else:
                 self._watch = Watch(conn.fileno(), self.drain)
-
-    def _on_notify(self, notice: Notify) -> None:
-        """Receive a notification; a pooler passes on those with an answer, and may keep later
-        ones."""
-        self._hear(notice.channel, notice.payload)
-        if self._conn is not None and notice.pid == self._conn.info.backend_pid:
-            self.works = True
-
-    def _hear(self, channel: str, payload: str) -> None:
-        for subscription in self._channels.get(channel, ()):
-            subscription.hear(payload)
-
-    def _lose(self) -> None:
-        """Close the connection, without waiting: the event loop calls this."""
-        self._unwatch()
-        conn, self._conn = self._conn, None
-        if conn is not None:
-            conn.pgconn.finish()
-        self.works = False
-        channels, self._channels = self._channels, {}
-        for subscriptions in channels.values():
-            for subscription in subscriptions:
-                subscription.lose()
-
-    def _unwatch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
