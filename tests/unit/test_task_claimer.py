@@ -30,6 +30,7 @@ def make(**given: Any) -> tuple[Claimer, Leases]:
         "fold_interval": 1.0,
         "poll_interval": 4.0,
         "reconnect_cap": 5.0,
+        "stop_timeout": None,
         "until_empty": False,
     }
     leases = Leases(DATABASE, None, lambda claim: None)

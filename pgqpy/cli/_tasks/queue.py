@@ -178,9 +178,9 @@ def resume(conn: Connection, queue: str) -> None:
 def stats(conn: Connection, queue: str | None) -> None:
     """Show how often each operation was done on tasks.
 
-    The counts start when the queue is created. Failed tasks went to the error queue, released tasks
-    ended an attempt untried. What is rolled back does not count, except a push without options. A
-    crash of the server loses the counts of the last minute.
+    The counts start when the queue is created, or by pgq_task.reset_statistics(). Failed tasks went
+    to the error queue, released tasks ended an attempt untried. What is rolled back does not count,
+    except a push without options. A crash of the server loses the counts of the last minute.
 
     Examples:
       pgqpy task stats mails --json

@@ -48,6 +48,8 @@ def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
         "max_attempts": 8,
         "error_queue": "mails.failed",
         "keep": 0.0,
+        "keep_tenants": None,
+        "weight": 1,
     }
     cli.ok("task", "config", "mails", "max_attempts", "null")
     assert cli.json("task", "config", "mails", "max_attempts") == {"max_attempts": None}
@@ -158,6 +160,7 @@ def test_lists_are_filtered(cli: Cli, conn: Connection, mails: str) -> None:
     assert ids("--older-than", "1 hour") == []
     assert ids("--older-than", "0") == [eve, ann, bob]
     assert "and more" in cli.ok("task", "list", mails, "-n", "2")
+    assert f"{mails} " in cli.ok("task", "list", f"{mails[:-1]}*", "-n", "1")
     assert cli.ok("task", "list", mails, "--attempts", "1") == "no such tasks\n"
     fail(conn, mails, error="no route\nto host")
     table = cli.ok("task", "list", "mails.failed")
