@@ -445,8 +445,7 @@ class AsyncTasks:
     ) -> list[TaskProgress]:
         """Return the progress of claimed tasks that reported it, or were cancelled."""
         ask = b"select * from pgq_task.get_progress(%s, %s::bigint[])"
-        rows = await self._rows(ask, queue, sql.task_ids(ids))
-        return [TaskProgress(*row) for row in rows]
+        return await self._objects(TaskProgress, ask, queue, sql.task_ids(ids))
 
     # --- lists of tasks, and changes of many
 
@@ -683,8 +682,7 @@ class AsyncTasks:
 
     async def periodic(self) -> list[PeriodicInfo]:
         """Return the periodic tasks."""
-        rows = await self._rows(b"select * from pgq_task.get_periodic_info()")
-        return [PeriodicInfo(*row) for row in rows]
+        return await self._objects(PeriodicInfo, b"select * from pgq_task.get_periodic_info()")
 
     async def pause_periodic(self, name: str) -> None:
         """Stop pushing runs of a periodic task."""
@@ -741,29 +739,25 @@ class AsyncTasks:
         ((value,),) = await self._rows(statement, *arguments)
         return value
 
-    async def _rows(self, statement: bytes, *arguments: Any) -> Any:
+    async def _rows(self, statement: bytes, *arguments: Any, make: Any = tuple_row) -> Any:
         if self._execute_foreign is not None:
             if statement not in sql.PUSHES:
                 raise self._only_pushes()
             return await self._execute_foreign(self.conn, statement, checked(arguments))
-        cursor = self.conn.cursor(row_factory=tuple_row, binary=True)
+        cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
             await cursor.execute(statement, checked(arguments))
             return await cursor.fetchall()
+
+    async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
+        objects: list[T] = await self._rows(statement, *arguments, make=class_row(kind))
+        return objects
 
     def _only_pushes(self) -> InvalidTask:
         return InvalidTask(
             f"tasks are only pushed into {self.conn!r:.80}",
             hint="All else takes a connection of psycopg's, such as pgqpy.connect().",
         )
-
-    async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
-        if self._execute_foreign is not None:
-            raise self._only_pushes()
-        cursor = self.conn.cursor(row_factory=class_row(kind))
-        with translate_errors():
-            await cursor.execute(statement, checked(arguments))
-            return await cursor.fetchall()
 
     async def _execute(self, statement: bytes) -> None:
         with translate_errors():
