@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
 import shutil
@@ -145,22 +144,6 @@ def test_what_is_kept_can_be_compared_again_and_makes_way_for_the_next(
     assert not compare(conn, spark=False).equal
 
 
-def test_a_password_is_not_shown(start: Run, dsn: str) -> None:
-    secret = make_conninfo(dsn, password="open-sesame")
-    program = start("--dsn", secret, "--no-spark", "--flights", "3000")
-    ours = psutil.Process(program.process.pid).cmdline()
-    commands: set[str] = set()
-    while program.process.poll() is None:
-        for child in psutil.Process(program.process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                # Between fork and exec a child shows its parent's.
-                commands.update(" ".join(c) for c in [child.cmdline()] if c != ours)
-    code, output = finish(program)
-    assert code == 0, output
-    assert any("ticker" in command for command in commands)
-    assert "sesame" not in output + "".join(commands)
-
-
 def test_what_is_not_its_own_is_not_touched(refused: Refused, dsn: str, conn: Connection) -> None:
     arguments = ("--dsn", dsn, "--no-spark", "--flights", "3000")
     for theirs, word in (
@@ -207,30 +190,26 @@ def at_work(program: Program, conn: Connection) -> list[psutil.Process]:
     return children
 
 
-def test_two_demos_do_not_meet_in_one_database(
-    start: Run, refused: Refused, dsn: str, conn: Connection
-) -> None:
-    first = start("--dsn", dsn, "--no-spark", "--flights", "30000")
-    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
-    # It does not end before the other one has begun.
-    first.process.send_signal(signal.SIGSTOP)
-    assert "Another demo is running" in refused("--dsn", dsn, "--no-spark", "--flights", "3000")
-    first.process.send_signal(signal.SIGCONT)
-    code, output = finish(first)
-    assert code == 0, output
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_stops_its_processes_and_tidies_up(
-    start: Run, dsn: str, conn: Connection, number: signal.Signals
+    start: Run, refused: Refused, dsn: str, conn: Connection, number: signal.Signals
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
+    """Nor is a password shown, by its output or by the commands of its processes."""
+    secret = make_conninfo(dsn, password="open-sesame")
+    program = start("--dsn", secret, "--no-spark", "--flights", "100000")
     children = at_work(program, conn)
+    # It does not end before another one has begun, which it does not meet.
+    program.process.send_signal(signal.SIGSTOP)
+    assert "Another demo is running" in refused("--dsn", dsn, "--no-spark", "--flights", "3000")
+    commands = " ".join(word for child in children for word in child.cmdline())
+    program.process.send_signal(signal.SIGCONT)
     program.process.send_signal(number)
     code, output = finish(program)
     assert code == 130
     assert "Stopped" in output
     assert "Traceback" not in output
+    assert "pgqpy ticker" in commands
+    assert "sesame" not in output + commands
     assert len(children) == 2
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert not alive

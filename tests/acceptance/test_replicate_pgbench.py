@@ -36,7 +36,7 @@ def pgbench(server: Server, dsn: str) -> Iterator[subprocess.Popen[str]]:
         [
             *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--client=4", "--jobs=1"),
             # Not at its full rate, which would leave no processor to the others.
-            *("--rate=400", "--time=100000", "--protocol=prepared", dsn),
+            *("--rate=100", "--time=100000", "--protocol=prepared", dsn),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -106,16 +106,16 @@ def test_every_table_is_equal_after_pgbench_and_kills(
             elif life == 2:
                 cli("add", "pgbench_history")
                 await_begun("pgbench_history")
-                advanced(5)
+                advanced(3)
             elif life == 3:
                 ticker.kill()
-                advanced(30)
+                advanced(10)
                 for table in TABLES:
                     pair.await_state(f"public.{table}", "in_step")
             elif life == 4:
                 cli("remove", "pgbench_branches")
                 cli("add", "pgbench_branches", "--overwrite")
-                advanced(20)
+                advanced(10)
             running.kill()
             running.wait(PATIENCE)
         running = replicate()
