@@ -112,6 +112,8 @@ class Load:
                     raise psycopg.Rollback
             if durable and turn != 3:
                 self.durable += payloads
+            # At full rate the consumer would take longer afterwards than all did before.
+            self._stopping.wait(0.005)
 
         return produce
 

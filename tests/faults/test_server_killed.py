@@ -8,6 +8,7 @@ import pytest
 from pgqpy.embedded import Server
 from tests.faults.load import QUEUE, Load, drain
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.slow]
 
@@ -25,6 +26,8 @@ def test_a_server_killed_again_and_again_loses_no_committed_event_and_doubles_no
             mortal.kill()
             mortal.restart()
         load.progress(effects=20)
+        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+            wait_until(lambda: ops.rotations(conn, QUEUE))
     finally:
         load.stop()
 
@@ -40,7 +43,6 @@ def test_a_server_killed_again_and_again_loses_no_committed_event_and_doubles_no
         ).fetchone()
         assert retries == (True, 1)
         assert conn.execute("select count(*) from pgq.retry_queue").fetchone() == (0,)
-        assert ops.rotations(conn, QUEUE) > 0
 
 
 def test_the_first_push_after_a_crash_wakes_workers(mortal: Server) -> None:
