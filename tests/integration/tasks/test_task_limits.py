@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import string
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +13,6 @@ from bisect import bisect_left
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import psycopg
 import pytest
@@ -26,6 +24,7 @@ from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_task_worker import running
+from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import finish, ids, sweep_until
 
 QUEUE = "limited"
@@ -429,7 +428,7 @@ def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, ds
     tasks.execute("select pgq_task.set_queue_config('limited', 'max_attempts', '1000')")
     for key in "abc":
         push(tasks, key, 20)
-    workers: list[subprocess.Popen[Any]] = []
+    workers: list[Forked] = []
     deadline = time.monotonic() + 5 * PATIENCE
     before = 60
     chance = random.Random(1)
@@ -438,7 +437,7 @@ def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, ds
             assert time.monotonic() < deadline
             workers = [worker for worker in workers if worker.poll() is None]
             while len(workers) < 3:
-                workers.append(subprocess.Popen([sys.executable, "-c", WORKER, dsn]))
+                workers.append(Forked([sys.executable, "-c", WORKER, dsn]))
             running = ops.rows(
                 tasks,
                 "select headers ->> 'limit_key' as key, count(*) as n from pgq_task.task"

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import random
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_task_worker import running
+from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import as_role
 
 QUEUE = "reports"
@@ -100,7 +100,7 @@ def test_workers_that_are_killed_lose_and_double_nothing(tasks: Connection, dsn:
     command = [sys.executable, "-c", PUSHER, dsn]
     killed = 0
     for _ in range(3):
-        workers = [subprocess.Popen(command) for _ in range(2)]
+        workers = [Forked(command) for _ in range(2)]
         enough = len(pushed(tasks)) + random.randrange(1, 300)
         while len(pushed(tasks)) < enough and workers[0].poll() is None:
             pass
