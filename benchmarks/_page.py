@@ -108,6 +108,7 @@ def wrapped(text: str) -> str:
 
 def section(result: Result, plots: Path) -> Iterator[str]:
     """The measured part of a section."""
+
     if result.quick:
         yield "**A quick run: its figures say nothing.**\n"
     texts = [as_text(part) for part in result.parts]

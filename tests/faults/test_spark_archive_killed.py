@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import dataset
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
@@ -82,6 +81,8 @@ def prepare(conn: Connection, batches: int) -> list[int]:
 
 def archived(lake: Path) -> list[int]:
     """The events that plain readers of Parquet find."""
+    from pyarrow import dataset  # which imports pandas
+
     files = dataset.dataset(lake, schema=pa.schema([("ev_id", pa.int64())]))
     return sorted(files.to_table()["ev_id"].to_pylist())
 

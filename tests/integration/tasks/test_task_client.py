@@ -18,6 +18,8 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.any_pg
+
 
 @pytest.fixture
 def tasks(conn: Connection) -> Tasks:

@@ -26,6 +26,8 @@ from pgqpy import errors
 from pgqpy.tasks import AsyncTasks, TaskApp, Tasks
 from tests.fixtures.fix_db import Connection
 
+pytestmark = pytest.mark.any_pg
+
 LATER = datetime(2100, 1, 2, tzinfo=UTC)
 KINDS = ["psycopg", "asyncpg"]
 

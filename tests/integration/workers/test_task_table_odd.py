@@ -28,7 +28,6 @@ def mail(mail: Connection) -> Connection:
     return mail
 
 
-@pytest.mark.smoke
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     ("kind", "one", "two"),
