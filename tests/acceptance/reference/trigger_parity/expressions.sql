@@ -69,3 +69,8 @@ select one('logutriga', 'e', $$, 'ev_type=u'$$);
 insert into e (id, u) values (31, 'x');
 alter table e rename column u to w;
 insert into e (id, w) values (32, 'x');
+select t('e', $$, 'when=id < 50', 'ev_type=w', 'ev_extra1=id * 2', 'ignore=n,ts', 'backup'$$);
+insert into e (id, w, n) values (40, 'x', 1), (50, 'left out', 1);
+update e set w = 'y' where id >= 40;
+update e set n = 2;
+delete from e where id >= 40;
