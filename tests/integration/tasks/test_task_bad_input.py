@@ -318,6 +318,12 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
     (errors.TaskQueueNotFound, lambda s: s.me.try_claim([Q, "nosuch"])),
     (errors.InvalidPayload, lambda s: s.me.push(Q, object())),
     (errors.InvalidPayload, lambda s: s.me.push(Q, {"a": math.nan})),
+    (errors.InvalidPayload, lambda s: s.me.push(Q, b"\x00")),
+    (errors.TaskQueueNotFound, lambda s: s.me.wait_until_empty("nosuch")),
+    (errors.InvalidTask, lambda s: s.me.wait_until_empty([])),
+    (ValueError, lambda s: s.me.wait_until_empty(Q, wait="soon")),  # type: ignore[arg-type]
+    (errors.InvalidTask, lambda s: s.me.queues("*", max_queues=0)),
+    (errors.TaskQueueNotFound, lambda s: s.me.reset_statistics("nosuch")),
     (errors.InvalidPayload, lambda s: s.me.push(Q, "\0")),
     (errors.InvalidPayload, lambda s: s.me.push(Q, "\ud800")),
     (errors.InvalidTask, lambda s: s.me.push(Q, headers={1: 2})),  # type: ignore[dict-item]
