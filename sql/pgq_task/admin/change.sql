@@ -58,7 +58,7 @@ declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
 begin
     perform pgq_task._find_or_add(q.name) from (select n as name from unnest(v_queues) n order by 1) q;
-    if v_queues <> '{}' and exists (select from pgq_task.queue q where q.queue_restricted) then
+    if v_queues <> '{}' then
         -- Where it goes, others read it.
         perform pgq_task._has_right(f.queue_id, 'claim') or pgq_task._require_right(f.queue_id, 'read')
            from (select distinct q.queue_id
