@@ -142,13 +142,12 @@ begin
     end if;
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
-               select from pgq_task.served_queue q
-                 join pgq_task.marked_lane l using (queue_id)
+               select from pgq_task.served_lane l
                 cross join lateral (
                       select from pgq_task.task t
                        where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= l.low
                        limit 1) t
-                where q.served_as = any (queues))
+                where l.served_as = any (queues))
        and not exists (
                select from pgq_task.served_queue q
                 cross join lateral (select from pgq_task.task t where t.queue_id = q.queue_id limit 1) t
@@ -170,8 +169,7 @@ declare
 begin
     perform pgq_task._require_queues(queues, 'read');
     return pgq_task._time_of(min(t.pos))
-      from pgq_task.served_queue q
-      join pgq_task.marked_lane l using (queue_id)
+      from pgq_task.served_lane l
      cross join lateral (
            select c.pos from pgq_task.task c
             where c.queue_id = l.queue_id and c.priority = l.priority
@@ -179,7 +177,7 @@ begin
               and (c.lease is null or c.lease <= v_now)
               and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
             order by c.queue_id, c.priority, c.pos limit 1) t
-     where q.served_as = any (queues);
+     where l.served_as = any (queues);
 end;
 $$;
 

@@ -83,6 +83,12 @@ select n.queue_id, n.priority, coalesce(m.generation, 0) as generation, coalesce
         order by k.generation desc, k.mark_id desc
         limit 1) m on true;
 
+-- The offset keeps the planner from joining all lanes there are.
+create view pgq_task.served_lane as
+select q.*, n.priority, n.generation, n.low, n.ahead
+  from pgq_task.served_queue q
+ cross join lateral (select * from pgq_task.marked_lane l where l.queue_id = q.queue_id offset 0) n;
+
 -- A claim changes no indexed column, so that it is a heap-only update: a task costs one row with its index entries, one
 -- row without index entries for the claim, and a delete.
 

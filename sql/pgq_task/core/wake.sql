@@ -98,14 +98,13 @@ begin
       cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
       where q.served_as = any (queues) and pg_sequence_last_value(w.seq) is distinct from 1;
     select min(next.pos) into v_next
-      from pgq_task.served_queue q
-      join pgq_task.lane l using (queue_id)
+      from pgq_task.served_lane l
      cross join lateral (
            select t.pos from pgq_task.task t
             where t.queue_id = l.queue_id and t.priority = l.priority
               and t.pos > pgq_task._position_of(v_now) and t.pos < 4611686018427387904
             order by t.queue_id, t.priority, t.pos limit 1) next
-     where q.served_as = any (queues) and q.queue_paused is null;
+     where l.served_as = any (queues) and l.queue_paused is null;
     if exists (select from pgq_task.queue_limit n where n.rate is not null) then
         select least(v_next, min(pgq_task._position_of(pgq_task._rate_free_at(q.queue_id)))) into v_next
           from pgq_task.served_queue q

@@ -92,7 +92,9 @@ begin
                                    -ln(1 - random()) / q.queue_weight as turn
                               from unnest(queues) u (queue_name)
                               left join pgq_task.served_queue q on q.served_as = u.queue_name
-                              left join pgq_task.marked_lane n on n.queue_id = q.queue_id and n.priority < v_below
+                              -- Offsets and limits keep the planner from looking at all lanes and tasks at once.
+                              left join lateral (select * from pgq_task.marked_lane m
+                                                  where m.queue_id = q.queue_id and m.priority < v_below offset 0) n on true
                              where q.queue_id is null
                                 or q.queue_restricted and q.queue_id = q.served_id
                                 or q.queue_paused is null
@@ -103,9 +105,9 @@ begin
                                            and exists (select from pgq_task.task c
                                                         where c.queue_id = n.queue_id and c.priority = n.priority and c.pos between n.low and v_now_pos)
                                         or q.queue_limited
-                                           and exists (select from pgq_task.task c
-                                                        where c.queue_id = n.queue_id and c.priority = n.priority
-                                                          and c.pos between 4611686018427387904 and 9223372036854775806))) s
+                                           and (select c.id from pgq_task.task c
+                                                 where c.queue_id = n.queue_id and c.priority = n.priority
+                                                   and c.pos between 4611686018427387904 and 9223372036854775806 limit 1) is not null)) s
                      order by s.priority desc nulls first, s.turn;
             else
                 v_more := v_more or v_left = 0;

@@ -297,9 +297,8 @@ begin
       left join (select * from pgq_task.sweep order by sweep_id desc limit 1) s on true;
     for l in
         select n.queue_id, n.priority, n.low, n.ahead
-          from pgq_task.marked_lane n
-          join pgq_task.served_queue q using (queue_id)
-         where q.served_as = any (queues) and v_from is not null
+          from pgq_task.served_lane n
+         where n.served_as = any (queues) and v_from is not null
          order by n.queue_id, n.priority
     loop
         select k.pos into v_first

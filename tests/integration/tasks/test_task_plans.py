@@ -29,6 +29,7 @@ CALLS: tuple[LiteralString, ...] = (
     "claim(array[%(queue)s], %(claimant)s, max_tasks => 8)",
     "claim(array[%(queue)s], %(claimant)s, max_tasks => 8, random_choice => false)",
     "claim(array[%(limited)s], %(claimant)s, max_tasks => 8)",
+    "claim(array[%(queue)s, %(limited)s], %(claimant)s, max_tasks => 8)",
     "pop(%(queue)s, 8)",
     "finish(%(claimant)s, %(id)s, %(version)s)",
     "finish_and_claim(%(claimant)s, %(id)s, %(version)s, %(queue)s)",
