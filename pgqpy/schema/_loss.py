@@ -66,7 +66,7 @@ OURS = re.compile(
         | counted_table | row_count_log                                 # can be counted again
         | row_layout | group_key_check)
     | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker
-    | pgq_task\.(lane | mark | sweep | to_release                       # goes with a task queue
+    | pgq_task\.(lane | mark | sweep | to_release | key_low             # goes with a task queue
         | progress | cancellation | flow(_step)?
         | queue_grant | queue_limit | unique_period | reserved_id | limit_log | limit_\d+_[01]
         | counted | count_log_(even | odd))

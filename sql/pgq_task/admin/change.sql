@@ -124,7 +124,8 @@ begin
                error = case when o.c ? 'error' then o.c ->> 'error' else t.error end,
                lost = case when o.kept then t.lost else 0 end,
                unique_key = case when o.c ? 'unique_key' then o.c ->> 'unique_key' else t.unique_key end,
-               order_key = o.new_order_key
+               order_key = o.new_order_key,
+               is_late = case when o.moved and o.new_order_key is not null then true else t.is_late end
           from (select o.id, o.queue_id, o.order_key, d.c, n.*,
                        n.new_queue_id <> o.queue_id or n.new_order_key is distinct from o.order_key as moved,
                        coalesce(d.c ->> 'at', d.c ->> 'delay') is not null as timed,

@@ -82,11 +82,12 @@ begin
               join unnest(v_left) l (nr) on l.nr = i.nr
              where i.v ->> 'id' is null or (i.v ->> 'id')::bigint < 0 or (i.v ->> 'id')::bigint = any (v_reserved)),
         done as (
-            insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
+            insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key, is_late)
             select w.id, w.queue_id, coalesce((w.v ->> 'priority')::int2, 0),
                    pgq_task._position_at((w.v ->> 'at')::timestamptz, (w.v ->> 'delay')::interval)
                        + w.nr - 1 + (w.nr - 1) / 255,
-                   w.v -> 'payload', nullif(w.v -> 'headers', 'null'), w.v ->> 'unique_key', w.v ->> 'order_key'
+                   w.v -> 'payload', nullif(w.v -> 'headers', 'null'), w.v ->> 'unique_key', w.v ->> 'order_key',
+                   case when w.v ->> 'order_key' is not null then true end
               from wanted w
              order by w.queue_id, w.v ->> 'unique_key', w.id
             on conflict do nothing

@@ -129,6 +129,8 @@ create table pgq_task.task (
     unique_key          text,
     -- tasks of a queue with the same key are processed in the order of their ids
     order_key           text,
+    -- whether it came to its queue and key with an id that was drawn earlier: pgq_task.key_low says nothing about it
+    is_late             boolean,
     constraint task_pkey primary key (id)
 ) with (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
@@ -138,6 +140,8 @@ create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) wher
 -- An expression, which the primary key does not have: it seems to be as good, if most tasks have one key, and would be
 -- read as a whole for another key.
 create index task_order_idx on pgq_task.task (queue_id, order_key, (id + 0)) where order_key is not null;
+-- An expression, so that no other index is of use.
+create index task_late_idx on pgq_task.task ((queue_id + 0), order_key) where is_late;
 
 -- Ids that pgq_task.reserve_ids(1) has returned, and that no task has got yet.
 create table pgq_task.reserved_id (
@@ -187,6 +191,11 @@ create table pgq_task.sweep (
     -- Open transactions whose tasks may become visible before low, each with the position from which on.
     sweep_open          xid8[]          not null,
     sweep_open_pos      bigint[]        not null,
+    -- An id and a transaction: those that drew the ids up to this one began before it; and an id whose transactions, and
+    -- those of lower ones, have ended.
+    sweep_drawn         bigint,
+    sweep_drawn_before  xid8,
+    sweep_settled       bigint,
     -- last value of the tasks' sequence, and when it last differed, as a position
     sweep_pushed        bigint,
     sweep_busy          bigint          not null,

@@ -12,6 +12,7 @@ begin
     perform
        from pgq_task.task e
       where e.queue_id = v_queue_id and e.order_key = v_order_key and e.id + 0 < i_id
+        and e.id + 0 >= pgq_task._key_low(v_queue_id, v_order_key)
       order by e.queue_id desc, e.order_key desc, (e.id + 0) desc
       limit 1
         for key share skip locked;
@@ -52,11 +53,21 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is in its
--- lane already. It does not wait for other sessions: the next sweep does what it cannot do.
+-- lane already. It does not wait for other sessions: the next sweep does what it cannot do. Now and then it notes that
+-- the tasks up to this one are gone.
 declare
-    n   record;
+    at_times    constant int4 := 32;
+    v_settled   bigint;
+    n           record;
 begin
     if pgq._is_read_committed() then
+        if hashint8(i_id) & (at_times - 1) = 0 then
+            -- In a snapshot before the one that shows which tasks there are.
+            select s.sweep_settled into v_settled from pgq_task.sweep s order by s.sweep_id desc limit 1;
+            insert into pgq_task.key_low (queue_id, order_key, low)
+            select i_queue_id, i_order_key, least(i_id, v_settled) + 1
+             where v_settled is not null and pgq_task._is_first(i_queue_id, i_order_key, i_id);
+        end if;
         select t.id, t.pos into n
           from pgq_task.task t
          where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id + 0 > i_id
@@ -113,7 +124,7 @@ begin
     loop
         select t.id, t.pos into n
           from pgq_task.task t
-         where t.queue_id = r.queue_id and t.order_key = r.order_key
+         where t.queue_id = r.queue_id and t.order_key = r.order_key and t.id + 0 >= pgq_task._key_low(r.queue_id, r.order_key)
          order by t.queue_id, t.order_key, (t.id + 0)
          limit 1;
         continue when not found;
@@ -156,9 +167,9 @@ as $$
 declare
     e   record;
 begin
-    select t.id, t.xmin::text::bigint = pg_current_xact_id_if_assigned()::text::bigint & 4294967295 as own into e
+    select t.id, t.xmin::text::bigint = pg_current_xact_id()::text::bigint & 4294967295 as own into e
       from pgq_task.task t
-     where t.queue_id = i_queue_id and t.order_key = i_order_key
+     where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id + 0 >= pgq_task._key_low(i_queue_id, i_order_key)
      order by t.queue_id desc, t.order_key desc, (t.id + 0) desc
      limit 1;
     if not found then
@@ -167,5 +178,22 @@ begin
         insert into pgq_task.to_release (queue_id, order_key, id) values (i_queue_id, i_order_key, e.id);
     end if;
     return true;
+end;
+$$;
+
+create or replace function pgq_task._key_low(i_queue_id int4, i_order_key text)
+returns bigint
+language plpgsql stable
+as $$
+-- Returns an id below which no task of a key is. Late ones may be anywhere. It has its callers' settings: it is called
+-- for each claim.
+begin
+    return coalesce((select k.low
+                       from pgq_task.key_low k
+                      where k.queue_id = i_queue_id and k.order_key = i_order_key
+                        and not exists (select from pgq_task.task t
+                                         where t.queue_id + 0 = i_queue_id and t.order_key = i_order_key and t.is_late)
+                      order by k.queue_id desc, k.order_key desc, k.low desc
+                      limit 1), -9223372036854775808);
 end;
 $$;

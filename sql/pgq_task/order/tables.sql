@@ -8,3 +8,13 @@ create table pgq_task.to_release (
     -- the earlier task
     id                  bigint          not null
 );
+
+-- Facts: no task of the key has, or will have, an id below low, unless it is late. The greatest one says most; any may be
+-- deleted. So the dead rows of tasks that were done long ago need not be stepped over.
+create table pgq_task.key_low (
+    queue_id            int4            not null,
+    order_key           text            not null,
+    low                 bigint          not null,
+    noted               timestamptz     not null default now()
+);
+create index key_low_idx on pgq_task.key_low (queue_id, order_key, low);

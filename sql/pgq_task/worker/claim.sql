@@ -255,6 +255,7 @@ begin
     return (select e.id
               from pgq_task.task e
              where e.queue_id = i_queue_id and e.order_key = i_order_key and e.id + 0 < i_id
+               and e.id + 0 >= pgq_task._key_low(i_queue_id, i_order_key)
              order by e.queue_id desc, e.order_key desc, (e.id + 0) desc
              limit 1) is null;
 end;

@@ -152,6 +152,7 @@ begin
     update pgq_task.task c
        set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0, lost = 0,
            pos = pgq_task._position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
+           is_late = case when c.order_key is not null then true end,
            headers = v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
                'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
                'failed_at', now(), 'unique_key', c.unique_key))

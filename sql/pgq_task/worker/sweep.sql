@@ -29,6 +29,9 @@ as $$
 -- Errors: PQ012 not in READ COMMITTED
 declare
     at_once constant int4 := 2000;
+    -- before this transaction has an id
+    v_drawn constant bigint := case when pg_current_xact_id_if_assigned() is null
+                                    then coalesce(pg_sequence_last_value('pgq_task.task_id_seq'), 0) end;
     p       pgq_task.sweep;  -- the previous one
     n       pgq_task.sweep;  -- this one
     v_now   bigint;
@@ -58,6 +61,19 @@ begin
     n.sweep_busy := coalesce(case when n.sweep_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
                              pgq_task._position_of(n.sweep_time));
     v_anew := p.sweep_id is null or p.sweep_time > n.sweep_time;
+    -- A session that pushes draws a transaction id before that of the task.
+    n.sweep_settled := p.sweep_settled;
+    n.sweep_drawn := p.sweep_drawn;
+    n.sweep_drawn_before := p.sweep_drawn_before;
+    if p.sweep_drawn_before <= pg_snapshot_xmin(pg_current_snapshot()) then
+        n.sweep_settled := coalesce(p.sweep_drawn, p.sweep_settled);
+        n.sweep_drawn_before := null;
+    end if;
+    -- In a database that was restored in another cluster it may be an id that is not drawn yet.
+    if coalesce(n.sweep_drawn_before > pg_current_xact_id(), true) then
+        n.sweep_drawn := v_drawn;
+        n.sweep_drawn_before := pg_current_xact_id();
+    end if;
     if p.sweep_time > n.sweep_time + interval '1 second' then
         perform pgq_task._set_clock_back(p.sweep_time);
     end if;
@@ -136,6 +152,7 @@ begin
         delete from pgq_task.unique_period u
          where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= n.sweep_time
                                     limit 10000 for update skip locked));
+        delete from pgq_task.key_low k where k.noted < n.sweep_time - interval '10 minutes';
         delete from pgq_task.reserved_id r
          where r.ctid = any (array(select o.ctid from pgq_task.reserved_id o where o.until <= n.sweep_time
                                     limit 10000 for update skip locked));

@@ -263,6 +263,42 @@ def test_a_task_that_comes_late_goes_first(conn: Connection, connect: Connect) -
     eventually_claimed(conn, early, late)
 
 
+def work_off(conn: Connection, count: int) -> None:
+    """Claim and finish tasks of the key one after the other; the sweeps settle their ids."""
+    for number in range(count):
+        (claimed,) = claim(conn)
+        finish(conn, claimed)
+        if number % 50 == 0:
+            sweep(conn)
+
+
+@pytest.mark.parametrize("how", ["pushed", "inserted", "moved"])
+def test_a_task_that_comes_late_is_not_overlooked(
+    conn: Connection, connect: Connect, how: str
+) -> None:
+    """Though it is noted that earlier ones are gone."""
+    other = connect(autocommit=False)
+    if how == "pushed":
+        (early,) = push(other, "a")
+    elif how == "moved":
+        (early,) = push(conn, "b")
+    push(conn, "a", 250)
+    if how == "moved":
+        task_ops.claim(conn, QUEUE, number=1)
+    work_off(conn, 200)
+    low = ops.value(conn, "select coalesce(max(low), 0) from pgq_task.key_low")
+    assert low <= early if how == "pushed" else low > 100
+    if how == "inserted":
+        early = -1
+        insert = f'[{{"queue": "{QUEUE}", "id": -1, "order_key": "a"}}]'
+        other.execute("select pgq_task.modify('w', inserts => %s)", [insert])
+    elif how == "moved":
+        change = f'[{{"id": {early}, "version": 2, "order_key": "a"}}]'
+        other.execute("select pgq_task.modify('w', changes => %s)", [change])
+    other.commit()
+    eventually_claimed(conn, early)
+
+
 KEYS, TASKS, WORKERS = 6, 12, 5
 
 
