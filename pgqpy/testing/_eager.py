@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from pgqpy.errors import InvalidTask
 from pgqpy.tasks import CurrentJob, Pushed, Task
 from pgqpy.tasks._connections import is_async
 from pgqpy.tasks._jobs.current import async_call, call
@@ -98,7 +99,12 @@ class _Eager:
             order_key=settings.get("order_key"),
         )
         self._ran.append(task)
-        job = self._app.names[payload["task"]]
+        job = self._app.names.get(payload["task"])
+        if job is None:
+            raise InvalidTask(
+                f"{payload['task']} is no job of the app that is eager",
+                hint="A block of eager jobs runs those of one app.",
+            )
         bound = job.arguments.decode(payload["args"])
         current = CurrentJob(
             task, self._conn, _middleware=self._app.middlewares, _timeout=job.default.seconds

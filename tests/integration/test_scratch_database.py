@@ -13,7 +13,7 @@ import pgqpy
 from pgqpy.consumer.coop import CoopConsumer
 from pgqpy.consumer.group import GroupConsumer
 from pgqpy.consumer.remote import RemoteConsumer
-from pgqpy.errors import InvalidPayload, PgqError
+from pgqpy.errors import InvalidPayload, InvalidTask, PgqError
 from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, Retry, RetryPolicy
 from pgqpy.tasks import CurrentJob, Flow, TaskApp, current_job
@@ -178,6 +178,8 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
         flow = Flow()
         flow.add(show).after(*(flow.add(double, number) for number in (1, 2)))
         flow.push(None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidTask, match="other is no job of the app"):
+            TaskApp("mails").task(name="other")(lambda: None).push(None)  # type: ignore[call-overload]
     assert seen[-4:] == ["mails", "mails", "mails", [2, 4]]
     del seen[-4:]
     assert seen == ["later", today, "mails", today, "mails", today, "mails", "a connection"]

@@ -147,6 +147,9 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
 
     def describe(each: TaskInfo) -> tuple[list[tuple[str, Any]], str | None]:
         reason, _, traceback = (each.error or "").partition("\n")
+        headers = each.headers
+        if headers and str(headers.get("reason")).startswith(f"{reason}\n"):
+            headers = headers | {"reason": reason}  # all of it is below
         return [
             ("task", str(each.id)),
             ("version", each.version),
@@ -161,7 +164,7 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
             *(_at_work(work[each.id]) if each.id in work else ()),
             ("unique key", each.unique_key),
             ("order key", each.order_key),
-            ("headers", None if each.headers is None else compact(each.headers)),
+            ("headers", None if headers is None else compact(headers)),
             ("payload", compact(each.payload)),
             ("error", reason or None),
         ], traceback

@@ -27,6 +27,8 @@ from pgqpy.cli._tasks.choice import task
 from pgqpy.connection import Connection
 from pgqpy.tasks import TaskQueueInfo, Tasks
 
+_NONE = "no task queues yet; make one: pgqpy task create NAME"
+
 #: The parameters of pgq_task.set_queue_config(), in the order of their display.
 PARAMETERS = {
     "lease": "how long a claim holds",
@@ -102,15 +104,17 @@ def list_queues(conn: Connection, queue: str | None) -> None:
             "Held": lambda info: _size(info, info.held),
             "Stopped": lambda info: _size(info, info.stopped),
         },
-        empty="no task queues yet; make one: pgqpy task create NAME",
+        empty="no such task queues" if queue else _NONE,
     )
 
 
-def _size(info: TaskQueueInfo, number: int | None) -> int | str | None:
+def _size(info: TaskQueueInfo, number: int | None) -> object:
     """Return a size; one that was not counted to the end is marked."""
+    from rich.text import Text
+
     if number is None or info.exact or number < 10_000:
         return number
-    return f"{number:,}+"
+    return Text(f"{number:,}+")  # a str would be set left
 
 
 def _since(time: datetime | None) -> timedelta | None:
@@ -194,5 +198,4 @@ def stats(conn: Connection, queue: str | None) -> None:
     for name in rows[0] if rows else ():
         if name not in hidden:
             columns[name.replace("_", " ").capitalize()] = name
-    empty = "no task queues yet; make one: pgqpy task create NAME"
-    print_items(rows, columns, empty=empty)
+    print_items(rows, columns, empty=_NONE)

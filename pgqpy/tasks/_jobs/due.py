@@ -95,9 +95,9 @@ def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
         ((pushed,),) = pushes.fetchall()
     if pushed and passed > len(due):
         logger.warning(
-            "periodic task %s: %s runs since %s were missed",
+            "periodic task %s: runs missed since %s: %s",
             row.name,
+            row.last_due.isoformat(" ", "seconds"),
             passed - len(due),
-            row.last_due,
         )
     return after

@@ -92,9 +92,9 @@ async def _push_one(conn: AsyncConnection, row: Any, now: datetime) -> datetime 
         ((pushed,),) = await pushes.fetchall()
     if pushed and passed > len(due):
         logger.warning(
-            "periodic task %s: %s runs since %s were missed",
+            "periodic task %s: runs missed since %s: %s",
             row.name,
+            row.last_due.isoformat(" ", "seconds"),
             passed - len(due),
-            row.last_due,
         )
     return after

@@ -249,6 +249,13 @@ class Loop:
                     self._waker.wait(1 if patience is None else min(patience, 1))
                 elif not cancelled:
                     cancelled = True
+                    for claim in self.leases.claims().values():
+                        logger.warning(
+                            "task %s of queue %s is released while it runs: the worker stops",
+                            claim.task.id,
+                            claim.task.queue,
+                            extra=self._settings.fields | {"task_id": claim.task.id},
+                        )
                     self._slots.cancel(_CLEAN_UP)
                 elif not self._abandon():
                     break
@@ -276,10 +283,4 @@ class Loop:
         for claim in claims:
             claim.lost = True
             self._executor.ended.append(Completion(claim, Released(None)))
-            logger.warning(
-                "task %s of queue %s is released while it runs: the worker stops",
-                claim.task.id,
-                claim.task.queue,
-                extra=self._settings.fields | {"task_id": claim.task.id},
-            )
         return bool(claims)

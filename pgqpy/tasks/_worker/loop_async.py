@@ -246,6 +246,13 @@ class AsyncLoop:
                     await self._waker.wait(1 if patience is None else min(patience, 1))
                 elif not cancelled:
                     cancelled = True
+                    for claim in self.leases.claims().values():
+                        logger.warning(
+                            "task %s of queue %s is released while it runs: the worker stops",
+                            claim.task.id,
+                            claim.task.queue,
+                            extra=self._settings.fields | {"task_id": claim.task.id},
+                        )
                     await self._slots.cancel(_CLEAN_UP)
                 elif not self._abandon():
                     break
@@ -273,10 +280,4 @@ class AsyncLoop:
         for claim in claims:
             claim.lost = True
             self._executor.ended.append(Completion(claim, Released(None)))
-            logger.warning(
-                "task %s of queue %s is released while it runs: the worker stops",
-                claim.task.id,
-                claim.task.queue,
-                extra=self._settings.fields | {"task_id": claim.task.id},
-            )
         return bool(claims)

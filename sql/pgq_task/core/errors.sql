@@ -6,7 +6,12 @@ as $$
 begin
     raise exception using errcode = 'PQ070',
         message = pg_catalog.format('task queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue), 'NULL')),
-        hint = 'Create it with pgq_task.create_queue(name); pgq_task.get_queue_info() lists the task queues there are.';
+        hint = case
+                   when i_queue like '%/%'
+                   then pg_catalog.format('Create it; or let pushes create tenants: set the parameter keep_tenants of %L.',
+                                          substring(i_queue from '^(.*)/'))
+                   else 'Create it with pgq_task.create_queue(name); pgq_task.get_queue_info() lists the task queues there are.'
+               end;
 end;
 $$;
 

@@ -134,7 +134,7 @@ def test_what_was_missed_is_made_up_for_as_was_asked(
     year = queue_ops.value(tasks, "select extract(year from now() at time zone 'UTC')::text")
     if found:
         assert found[-1].startswith(f"{year}-01-01")
-    assert ("runs since" in caplog.text) == (missed != "all")
+    assert ("runs missed since" in caplog.text) == (missed != "all")
     assert push_due(tasks) is not None
     assert pushed(tasks) == found
 

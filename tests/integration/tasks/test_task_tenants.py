@@ -284,7 +284,7 @@ def test_queues_with_such_names_become_tenants(conn: Connection) -> None:
         (INVALID, "names no tenant", "push('mails/', '1')"),
         (INVALID, "names no tenant", "create_queue('mails/')"),
         (NOT_FOUND, "'mails/a/b' does not exist", "push('mails/a/b', '1')"),
-        (NOT_FOUND, "'nosuch/a' does not exist", "push('nosuch/a', '1')"),
+        (NOT_FOUND, "the parameter keep_tenants of 'nosuch'", "push('nosuch/a', '1')"),
         (NOT_FOUND, "does not exist", "set_queue_config('mails/b', 'weight', '2')"),
         (INVALID, "is that of a tenant", "set_queue_config('mails/a', 'keep_tenants', '1 day')"),
         (INVALID, "is that of a tenant", "restrict_queue('mails/a')"),
