@@ -14,12 +14,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_change_of_the_source_or_by_hand_is_noticed_and_all_else_is_up_to_date(
-    tmp_path: Path,
-) -> None:
-    shutil.copytree(
-        ROOT / "pgqpy", tmp_path / "pgqpy", ignore=shutil.ignore_patterns("__pycache__")
-    )
+def test_a_change_of_the_source_or_by_hand_is_noticed(tmp_path: Path) -> None:
+    """In a part of the modules; all others are looked at by ``make lint``."""
+    for name in ("admin", "producer", "consumer/base"):
+        for module in (f"{name}.py", f"{name}_async.py"):
+            copy = tmp_path / "pgqpy" / module
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / "pgqpy" / module, copy)
+    (tmp_path / "pgqpy" / "__init__.py").touch()
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools" / "async_to_sync.py", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

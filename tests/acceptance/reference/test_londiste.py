@@ -35,10 +35,10 @@ queue_name = replika
 logfile = {folder}/{name}.log
 pidfile = {folder}/{name}.pid
 use_skylog = 0
-loop_delay = 0.1
+loop_delay = 0.4
 parallel_copies = 1
-local_wm_publish_period = 0.2
-global_wm_publish_period = 0.2
+local_wm_publish_period = 0.5
+global_wm_publish_period = 0.5
 """
 
 PGQD = """
@@ -52,7 +52,7 @@ syslog = 0
 check_period = 1
 retry_period = 0.2
 maint_period = 0.2
-ticker_period = 0.05
+ticker_period = 0.2
 """
 
 
