@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -51,7 +52,8 @@ def _do(
 
 @task.command("retry", role="pgq_reader")
 @choice_options
-def retry(conn: Connection, **which: Any) -> None:
+@click.option("--set-payload", type=JSON, help="For tasks given by ids: with this payload.")
+def retry(conn: Connection, set_payload: str | None, **which: Any) -> None:
     """Send tasks of an error queue back to where they failed.
 
     They are available there at once, with no attempts, and with their old headers and unique key.
@@ -59,13 +61,23 @@ def retry(conn: Connection, **which: Any) -> None:
 
     Examples:
       pgqpy task retry 17
+      pgqpy task retry 17 --set-payload '{"to": "ann@example.com"}'
       pgqpy task retry --queue mails.failed --error timeout --dry-run
       pgqpy task retry --queue mails.failed --all
     """
+    if set_payload is not None and not which["ids"]:
+        # The filter may be about the payload, and would not find the task again.
+        raise click.UsageError("--set-payload is for tasks given by ids.")
+
+    def send_back(queues: Tasks, choice: Choice) -> int:
+        if set_payload is not None:
+            queues.change(choice.queue, choice.filter, {"payload": json.loads(set_payload)})
+        return queues.requeue(choice.queue, choice.filter)
+
     _do(
         conn,
         "sent back",
-        lambda queues, choice: queues.requeue(choice.queue, choice.filter),
+        send_back,
         lost="they came from no other queue, or a task there has their unique key;"
         " `pgqpy task start` makes a task available where it is",
         **which,

@@ -271,7 +271,15 @@ def test_failed_tasks_go_back_to_where_they_failed(cli: Cli, conn: Connection, m
     assert cli.ok(*command, "--dry-run") == "1 task would be sent back\n"
     assert cli.ok(*command) == "sent back 1 task\n"
     assert (ops.task(conn, one) or {})["queue"] == mails
-    assert "came from no other queue" in cli.fails("task", "retry", str(one))
+    mend = ("task", "retry", str(one), "--set-payload", '{"to": "ann"}')
+    assert "came from no other queue" in cli.fails(*mend)
+    assert (ops.task(conn, one) or {})["payload"] == 1
+    fail(conn, mails)
+    assert cli.ok(*mend) == "sent back 1 task\n"
+    mended = ops.task(conn, one) or {}
+    assert (mended["queue"], mended["payload"]) == (mails, {"to": "ann"})
+    whole = ("task", "retry", "--queue", mails, "--all", "--set-payload", "1")
+    assert "by ids" in cli.fails(*whole, exit_code=2)
 
 
 def test_a_task_is_finished_by_hand(cli: Cli, conn: Connection, mails: str) -> None:
