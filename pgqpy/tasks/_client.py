@@ -565,11 +565,11 @@ class Tasks:
         return [row[0] for row in rows]
 
     def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
-        """Return the counts of operations on tasks, of all queues or of one."""
+        """Return the counts of operations on tasks, of all queues, of one, or of ``"tenant.*"``."""
         return self._objects(TaskStatistics, sql.STATISTICS, queue)
 
     def reset_statistics(self, queue: str | None = None) -> None:
-        """Let the counts of all queues, or of one, begin at 0 again, from the commit on."""
+        """Let these counts begin at 0 again, from the commit on."""
         self._value(b"select pgq_task.reset_statistics(%s)", queue)
 
     # --- queues

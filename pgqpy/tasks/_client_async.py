@@ -566,11 +566,11 @@ class AsyncTasks:
         return [row[0] for row in rows]
 
     async def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
-        """Return the counts of operations on tasks, of all queues or of one."""
+        """Return the counts of operations on tasks, of all queues, of one, or of ``"tenant.*"``."""
         return await self._objects(TaskStatistics, sql.STATISTICS, queue)
 
     async def reset_statistics(self, queue: str | None = None) -> None:
-        """Let the counts of all queues, or of one, begin at 0 again, from the commit on."""
+        """Let these counts begin at 0 again, from the commit on."""
         await self._value(b"select pgq_task.reset_statistics(%s)", queue)
 
     # --- queues

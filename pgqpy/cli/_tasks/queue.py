@@ -186,11 +186,14 @@ def stats(conn: Connection, queue: str | None) -> None:
     to the error queue, released tasks ended an attempt untried. What is rolled back does not count,
     except a push without options. A crash of the server loses the counts of the last minute.
 
+    In QUEUE an asterisk stands for any characters.
+
     Examples:
+      pgqpy task stats 'tenant.*'
       pgqpy task stats mails --json
     """
     rows = dict_rows(conn, "select * from pgq_task.get_statistics(%s)", [queue])
-    if queue is not None and not wants_json():
+    if queue is not None and "*" not in queue and not wants_json():
         print_pairs(*rows[0].items())
         return
     columns: dict[str, Any] = {"Queue": "queue_name"}
@@ -198,4 +201,4 @@ def stats(conn: Connection, queue: str | None) -> None:
     for name in rows[0] if rows else ():
         if name not in hidden:
             columns[name.replace("_", " ").capitalize()] = name
-    print_items(rows, columns, empty=_NONE)
+    print_items(rows, columns, empty="no such task queues" if queue else _NONE)

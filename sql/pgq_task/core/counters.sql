@@ -114,7 +114,8 @@ as $$
 -- Returns the number of operations of each kind on tasks of a queue since the queue was created,
 -- or since pgq_task.reset_statistics(1).
 -- Parameters:
---      queue       - its name; null for all queues that the caller may read
+--      queue       - its name; a pattern, in which an asterisk stands for any characters, or null, for all queues that
+--                    the caller may read
 -- Returns:
 --      queue_name
 --      pushed      - tasks put into it: by push(), push_many(), modify() and replay()
@@ -132,11 +133,12 @@ as $$
 -- Errors: 42501 no right to read it
 declare
     v_counts    jsonb;
+    v_several   constant bool := queue is null or queue like '%*%';
 begin
-    if queue is not null then
+    if not v_several then
         perform pgq_task._require_queues(array[queue]);
     end if;
-    v_counts := pgq_task._counts_of(queue);
+    v_counts := pgq_task._counts_of(case when not v_several then queue end);
     return query
         select q.queue_name,
                -- Null if the queue is gone, and visible to an old snapshot only.
@@ -149,7 +151,8 @@ begin
           from pgq_task.queue q
          cross join lateral (select v_counts -> q.queue_id::text as c) n
          where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'))
-            or get_statistics.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
+            or (get_statistics.queue is null or pgq_task._matches(q.queue_name, get_statistics.queue))
+           and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
          order by q.queue_name;
 end;
 $$;
@@ -160,7 +163,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Lets the numbers of pgq_task.get_statistics(1) begin at 0 again, from the commit on.
 -- Parameters:
---      queue       - its name; null for all queues
+--      queue       - its name, or a pattern like there; null for all queues
 begin
     perform pgq_task._count(c.what, q.queue_id, -c.tasks::bigint)
        from pgq_task.get_statistics(queue) s

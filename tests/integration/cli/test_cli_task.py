@@ -93,6 +93,8 @@ def test_sizes_are_listed_by_status_and_operations_counted(
     assert (stats["pushed"], stats["claimed"], stats["failed"]) == (4, 2, 1)
     assert "failed_attempts" in cli.ok("task", "stats", mails)
     assert "mails.failed" in cli.ok("task", "stats")
+    assert "mails.failed" in cli.ok("task", "stats", "m*.f*")
+    assert cli.ok("task", "stats", "s*") == "no such task queues\n"
 
 
 # --- push

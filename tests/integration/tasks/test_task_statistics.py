@@ -54,6 +54,8 @@ def test_counters_are_reset_for_one_queue_or_for_all(conn: Connection, connect: 
     caller.commit()
     assert counted(conn) == {"pushed": 1}
     assert counted(conn, "others") == {"pushed": 2}
+    assert [each.pushed for each in Tasks(conn).statistics("o*s")] == [2]
+    assert Tasks(conn).statistics("no*") == []
     conn.execute(
         "select pgq_task._add_counted(now() + i * interval '20 s') from generate_series(0, 1) i"
     )
