@@ -1,4 +1,4 @@
-"""Runs the neutral benchmark beside its peers, all natively.
+"""Runs the neutral benchmark beside its peers, all natively: see README.md.
 
     python -m benchmarks.neutral CHECKOUT run --systems pgqpy-tasks,pgqpy-events,pgmq ...
 
