@@ -72,14 +72,15 @@ def session(
 ) -> str:
     """Execute the statement ``times`` times in a session; returns what the program says."""
     lines = [f"prepare p as {statement.rstrip(';')}", *["execute p"] * times]
-    return subprocess.run(
+    done = subprocess.run(
         [*prefix, program, "--single", "-D", data, name],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,
         check=True,
         **process_options(server_account()),
-    ).stderr
+    )
+    return str(done.stderr)
 
 
 def instructions(program: Path, data: Path, name: str, statement: str, times: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 
 from pgqpy import AsyncConnection, __version__, async_connect, connect
+from pgqpy.errors import PgqError
 from pgqpy.schema import migrate
 
 NAME = "bench"
@@ -97,7 +98,7 @@ class Adapter(ABC):
     async def for_ever(self, work: Any) -> None:
         """Work on a connection, and on another one when the server is back."""
         while True:
-            with suppress(psycopg.OperationalError):
+            with suppress(psycopg.OperationalError, PgqError):
                 async with await async_connect(DSN, autocommit=True) as conn:
                     await work(conn)
             await asyncio.sleep(0.2)
