@@ -10,7 +10,7 @@ as $$
 --                    {"queue": "slow", "priority": 3}, {"stop": true}, ...
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 --      claimed     - include claimed tasks; otherwise they are skipped
--- Returns: number of tasks.
+-- Returns: number of tasks. Steps that wait for others of their flow get no time.
 -- Errors: PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do this, or no right to
 --      read, which any filter except by ids needs
 #variable_conflict use_variable
@@ -29,6 +29,7 @@ begin
     end if;
     if coalesce(change ->> 'at', change ->> 'delay') is not null then
         perform pgq_task._position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);
+        v_ids := pgq_task._startable(v_ids);
     end if;
     for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
     loop

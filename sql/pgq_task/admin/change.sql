@@ -20,9 +20,28 @@ as $$
 -- Parameters:
 --      version - its version; null for any
 -- Returns: its new version.
--- Errors: PQ071 there is no such task in this version, or it is claimed
+-- Errors: PQ071 there is no such task in this version, or it is claimed; PQ072 it waits for other steps of its flow
 begin
+    if pgq_task._startable(array[start.id]) = '{}' then
+        perform pgq_task._raise_invalid(format('task %s waits for other steps of its flow', start.id),
+                                        'It begins when they are finished, with their results.');
+    end if;
     return pgq_task._change_one(start.id, start.version, '{"delay": "0"}');
+end;
+$$;
+
+create or replace function pgq_task._startable(i_ids bigint[])
+returns bigint[]
+language plpgsql stable
+set enable_seqscan = off set jit = off
+as $$
+-- Returns tasks without those that wait for other steps of their flows.
+begin
+    return array(
+        select u.id
+          from pg_catalog.unnest(i_ids) with ordinality u (id, nr)
+         where not exists (select from pgq_task.flow_step s where s.id = u.id and s.waits_for is not null)
+         order by u.nr);
 end;
 $$;
 

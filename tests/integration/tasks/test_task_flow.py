@@ -178,12 +178,23 @@ def test_the_end_of_a_step_does_not_look_at_all_pairs_of_steps(tasks: Tasks) -> 
 
 def test_a_step_that_an_administrator_has_started_is_left_alone(tasks: Tasks) -> None:
     first, second = push(tasks, [], [1])
-    tasks.conn.execute("select pgq_task.start(%s)", [second])
+    # By modify(): start() refuses it, or leaves it out.
+    tasks.modify(changes=[{"id": second, "version": 2, "delay": "0"}])
     found = claimed(tasks)
     tasks.finish(found[first])
     assert states(tasks, first) == ["finished", "claimed"]
     tasks.finish(found[second])
     assert states(tasks, first) == ["finished"] * 2
+
+
+def test_a_step_that_waits_is_not_started(tasks: Tasks) -> None:
+    first, second = push(tasks, [], [1])
+    with pytest.raises(InvalidTask, match="waits for other steps of its flow"):
+        tasks.start(second, 2)
+    stopped = tasks.push("work", 1)
+    tasks.stop(stopped, 1)
+    assert tasks.change("work", {"status": "stopped"}, {"delay": "0"}) == 1
+    assert set(claimed(tasks)) == {first, stopped}
 
 
 def test_of_two_sessions_that_end_the_last_steps_the_second_starts_the_next(
