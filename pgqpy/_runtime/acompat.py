@@ -58,14 +58,21 @@ class Waker:
 
 
 class AsyncWaker:
-    """A `Waker` for one event loop; call `wake` from its thread, or with call_soon_threadsafe."""
+    """A `Waker` for one event loop."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
     def wake(self) -> None:
         """End the current wait, or else the next one, at once."""
-        self._woken.set()
+        if threading.get_ident() == self._thread:
+            self._woken.set()
+            return
+        # A closed loop has no waiter.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, timeout: float, fileno: int | None = None) -> None:  # noqa: ASYNC109
         """Wait ``timeout`` seconds, or until woken; there is no socket, it has an `AsyncWatch`."""

@@ -31,7 +31,7 @@ class Stoppable:
     def stop(self) -> None:
         """Make `run` return after the current work, or now if it waits.
 
-        Call it from any thread (asyncio: the event loop's), also before `run`.
+        Call it from any thread, also before `run`.
         """
         self.stopping = True
         if self._waker is not None:

@@ -283,8 +283,10 @@ def test_commands(cli: Cli, tasks: Tasks) -> None:
     app.worker(cli.dsn).run(until_empty=True)
     # Number 17 is one of these.
     tasks.push_many("reports", range(20), delay=3600)
-    tasks.push("mails")
-    tasks.fail(tasks.try_claim("mails")[0], "timeout", final=True)
+    tasks.push_many("mails", range(2))
+    for error in ("timeout", "no address"):
+        [failed] = tasks.try_claim("mails")
+        tasks.fail(failed, error, final=True)
 
     lines = [line for block in blocks(text_of("tasks-cli.md"), "sh") for line in block.splitlines()]
     commands = [
@@ -292,7 +294,8 @@ def test_commands(cli: Cli, tasks: Tasks) -> None:
     ]
     assert len(commands) > 10
     for line in commands:
-        cli.ok(*shlex.split(line.removesuffix(" --watch"))[1:])
+        command = line.removesuffix(" --watch").replace("retry 17", f"retry {failed.id}")
+        cli.ok(*shlex.split(command)[1:])
     assert tasks.list("mails.failed") == []
     assert tasks.list("reports", {"ids": [17]}) == []
     assert len(tasks.list("reports", {"priority": 9, "status": "available"})) == 19
