@@ -42,6 +42,7 @@ COMMANDS = {
     ),
     "task": ("_tasks:task", "Push tasks, work on them, look at them, and repair them."),
     "ticker": ("_ticker:ticker", "Run the ticker in the foreground until SIGTERM or Ctrl-C."),
+    "ui": ("_ui:ui", "Serve the console: queues, consumers and tasks in the browser."),
 }
 
 

@@ -127,6 +127,7 @@ PROMISED = {
     "pgqpy_consumers.spark": "spark",
     "pgqpy_consumers.spark._archive_avro": "contracts",
     "pgqpy_consumers.webhook": "webhook",
+    "pgqpy.ui": "ui",
 }
 #: What is loaded by programs that bring what it needs.
 PLUGINS = {"pgqpy.pytest_plugin"}

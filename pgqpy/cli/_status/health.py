@@ -109,7 +109,13 @@ class Status:
 
 def judge(readings: Readings, patience: timedelta) -> Status:
     """Turn readings into a status. A consumer may lag for `patience` before it is reported."""
-    queues = [_queue(readings, info, patience) for info in readings.queues]
+    consumers: dict[str, list[ConsumerInfo]] = {info.queue_name: [] for info in readings.queues}
+    for each in readings.consumers:
+        # One of a queue that was created since the queues were read is left out.
+        consumers.get(each.queue_name, []).append(each)
+    queues = [
+        _queue(readings, info, consumers[info.queue_name], patience) for info in readings.queues
+    ]
     alerts = [_failure_alert(failure) for failure in readings.failures]
     alerts += [alert for queue in queues for alert in _alerts(queue, readings.groups, patience)]
     alerts += [_lock_alert(lock) for lock in readings.foreign_locks]
@@ -124,7 +130,9 @@ def judge(readings: Readings, patience: timedelta) -> Status:
     )
 
 
-def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueStatus:
+def _queue(
+    readings: Readings, info: QueueInfo, consumers: list[ConsumerInfo], patience: timedelta
+) -> QueueStatus:
     rotation = readings.rotations[info.queue_name]
     now = readings.server.time
     delayed = readings.delayed.get(info.queue_name)
@@ -151,8 +159,7 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
         rotation_held_by=held_by,
         consumers=[
             _consumer(readings, consumer, info.ticker_lag or timedelta(), patience)
-            for consumer in readings.consumers
-            if consumer.queue_name == info.queue_name
+            for consumer in consumers
         ],
     )
 
@@ -161,11 +168,9 @@ def _dead_letters(readings: Readings, queue: str, consumer: str | None = None) -
     """Count a queue's dead letters, of all consumers that were ever registered, or of one."""
     if readings.dead_letters is None:
         return None
-    return sum(
-        number
-        for (name, by), number in readings.dead_letters.items()
-        if name == queue and consumer in (None, by)
-    )
+    if consumer is not None:
+        return readings.dead_letters.get((queue, consumer), 0)
+    return sum(number for (name, _), number in readings.dead_letters.items() if name == queue)
 
 
 def _queue_state(info: QueueInfo) -> QueueState:

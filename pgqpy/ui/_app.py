@@ -1,0 +1,357 @@
+"""The ASGI application: routes, guards, and the pages of errors."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import pgqpy
+from pgqpy.errors import (
+    ConnectionFailed,
+    PermissionDenied,
+    PgqError,
+    QueueNotFound,
+    TaskQueueNotFound,
+)
+from pgqpy.log import logger
+from pgqpy.ui import _overview, _queues, _tasks
+from pgqpy.ui._database import Database, ReadOnly, Visit
+from pgqpy.ui._history import History
+from pgqpy.ui._live import Live
+from pgqpy.ui._page import fragments, page
+from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
+from pgqpy.ui._tasks import TaskNotFound
+from pgqpy.ui._view import Done, Look, View
+
+#: One each for production, testing, and so on: of the tab's icon and the line at the top.
+COLOURS = {
+    "grey": "#7a8594",
+    "red": "#d2353a",
+    "orange": "#d97706",
+    "green": "#2f9e57",
+    "blue": "#2f74d0",
+    "violet": "#8250c8",
+}
+VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_tasks.VIEWS]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+#: The largest form in bytes.
+LARGEST = 2**20
+#: Carries the message of an action to the next page.
+SAID = "pgqpy_ui_said"
+
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
+<rect width="16" height="16" rx="3.5" fill="{}"/>
+<path d="M4 5h8M4 8h8M4 11h5" stroke="#fff" stroke-width="1.6" stroke-linecap="round"/></svg>"""
+
+
+def app(
+    dsn: str | None = None,
+    *,
+    user: FindUser | None = None,
+    user_header: str | None = None,
+    trusted_proxies: Collection[str] = ("127.0.0.1", "::1"),
+    password: bool = False,
+    token: str | None = None,
+    read_only: bool = False,
+    name: str = "",
+    colour: str = "grey",
+    secret: str | None = None,
+    statement_timeout: float = 5,
+) -> ASGIApp:
+    """Return the console as an ASGI application, to be run or mounted under any path.
+
+    One of ``user``, ``user_header``, ``password`` and ``token`` says how users sign in; without any
+    all requests are refused. Each request then acts as its user's PostgreSQL role: the role of
+    ``dsn`` must be a member of these roles.
+
+    Args:
+        dsn: The database; default: PGQPY_DSN, then libpq's environment.
+        user: Returns the role of a request's user, None: not signed in.
+            May be a coroutine function.
+        user_header: The header in which a reverse proxy names the role. It must remove the header
+            from the requests of users.
+        trusted_proxies: The addresses or networks of that proxy.
+        password: Sign in by name and password of a PostgreSQL role.
+        token: Sign in by ``/sign-in?token=...``, once, from this machine, as the role of ``dsn``.
+        read_only: Whether nothing can be changed. On a standby it is so in any case.
+        name: The name of the installation, in tab and header.
+        colour: The colour of both, one of `COLOURS`.
+        secret: Signs cookies and forms. Give it if several processes serve the console.
+        statement_timeout: Seconds after which a statement is cancelled.
+    """
+    if sum(each is not None for each in (user, user_header, token)) + password > 1:
+        raise ValueError("give one of user, user_header, password and token")
+    if colour not in COLOURS:
+        raise ValueError(f"the colour must be one of {', '.join(COLOURS)}")
+    key = secret.encode() if secret else secrets.token_bytes(32)
+    proxies = tuple(trusted_proxies)
+    console = _Console(
+        Database(dsn, statement_timeout=statement_timeout, read_only=read_only),
+        SignIn(user, user_header, proxies, password, token, dsn, key),
+        name,
+        colour,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await console.database.close()
+
+    static = StaticFiles(packages=[("pgqpy.ui", "static")])
+    routes = [
+        *(
+            Route(f"/{view.path}", console.endpoint(view), methods=["GET", "POST"])
+            for view in VIEWS
+        ),
+        Route("/sign-in", console.sign_in_page, methods=["GET", "POST"]),
+        Route("/sign-out", console.sign_out, methods=["POST"]),
+        Route("/icon.svg", console.icon),
+        Mount("/static", static),
+    ]
+    errors: Any = {HTTPException: console.http_error, PgqError: console.pgq_error}
+    inside = Starlette(routes=routes, exception_handlers=errors, lifespan=lifespan)
+    return _Guard(inside, console.sign_in.hosts)
+
+
+class _Guard:
+    """Refuses foreign host names, and adds the headers that keep browsers from doing more."""
+
+    def __init__(self, inside: ASGIApp, hosts: Collection[str] | None) -> None:
+        self._inside = inside
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inside(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if "etag" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        host = Request(scope).headers.get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self._hosts is not None and name not in self._hosts:
+            refusal = HTMLResponse("the console is asked by the name of another machine\n", 403)
+            await refusal(scope, receive, send_guarded)
+            return
+        await self._inside(scope, receive, send_guarded)
+
+
+@dataclass
+class _Console:
+    database: Database
+    sign_in: SignIn
+    name: str
+    colour: str
+
+    def __post_init__(self) -> None:
+        self.live = Live()
+        self.history = History()
+
+    def endpoint(self, view: View) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            viewer = await self.sign_in.viewer(request)
+            if viewer is None:
+                return self._closed(request)
+            if request.method == "POST":
+                return await self._act(request, view, viewer)
+            if "text/event-stream" in request.headers.get("accept", ""):
+                return self._stream(request, view, viewer)
+            return await self._show(request, view, viewer)
+
+        return answer
+
+    # --- pages
+
+    async def _show(
+        self, request: Request, view: View, viewer: Viewer, error: PgqError | None = None
+    ) -> Response:
+        said = unquote(request.cookies.get(SAID, ""))
+
+        def write(visit: Visit) -> str:
+            values = self._values(request, view, visit) | view.read(self._look(request, visit))
+            form = {"csrf": self.sign_in.csrf(viewer), "said": said, "error": error}
+            return page(f"{view.path or 'overview'}.html", values | form)
+
+        html = await self.database.visit(viewer.role, write)
+        response = HTMLResponse(html, _status(error) if error else 200)
+        if said:
+            response.delete_cookie(SAID, path=self._root(request) or "/")
+        return response
+
+    def _stream(self, request: Request, view: View, viewer: Viewer) -> Response:
+        def write(visit: Visit) -> dict[str, str]:
+            values = self._values(request, view, visit) | view.read(self._look(request, visit))
+            return fragments(f"{view.path or 'overview'}.html", values)
+
+        make = partial(self.database.visit, viewer.role, write)
+        key = (viewer.role, self._root(request), view.path, request.url.query)
+        events = self.live.events(key, make, viewer.ends)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _act(self, request: Request, view: View, viewer: Viewer) -> Response:
+        form = await _form(request)
+        if not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
+            raise HTTPException(403, "This form is not from a page of the console. Load it again.")
+        name = form.get("action", "")
+        if name not in view.actions:
+            raise HTTPException(400, "There is no such action.")
+
+        def act(visit: Visit) -> Done:
+            return view.actions[name](self._look(request, visit), form)
+
+        try:
+            done = await self.database.visit(viewer.role, act, change=True)
+        except PgqError as error:
+            return await self._show(request, view, viewer, error)
+        fields = {"role": viewer.role, "page": str(request.url.path), "done": done.message}
+        logger.info("console: %s", done.message, extra=fields)
+        here = f"/{view.path}?{request.url.query}" if request.url.query else f"/{view.path}"
+        root = self._root(request)
+        response = RedirectResponse(root + (done.page or here), 303)
+        message = quote(done.message[:1000])
+        response.set_cookie(
+            SAID, message, max_age=30, path=root or "/", httponly=True, samesite="strict"
+        )
+        return response
+
+    def _look(self, request: Request, visit: Visit) -> Look:
+        return Look(visit, request.query_params, self.history)
+
+    def _values(self, request: Request, view: View, visit: Visit) -> dict[str, Any]:
+        return self._frame(request) | {
+            "view": view,
+            "menu": [each for each in VIEWS if each.menu == each.path],
+            "database": visit.database,
+            "role": visit.role,
+            "read_only": visit.read_only,
+        }
+
+    def _frame(self, request: Request) -> dict[str, Any]:
+        return {
+            "root": self._root(request),
+            "instance": self.name,
+            "colour": self.colour,
+            "version": pgqpy.__version__,
+            "has_cookie": self.sign_in.password or self.sign_in.by_link,
+        }
+
+    def _root(self, request: Request) -> str:
+        return quote(request.scope.get("root_path", "").rstrip("/"))
+
+    # --- sign-in
+
+    def _closed(self, request: Request) -> Response:
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return Response(status_code=403)
+        if self.sign_in.password and request.method == "GET":
+            return RedirectResponse(f"{self._root(request)}/sign-in", 303)
+        hint = HOW
+        if self.sign_in.by_link:
+            hint = "Start `pgqpy ui` again: it prints a link that is good for one sign-in."
+        elif self.sign_in.user or self.sign_in.user_header or self.sign_in.password:
+            hint = "Sign in first."
+        return self._error(request, 403, "You are not signed in", hint)
+
+    async def sign_in_page(self, request: Request) -> Response:
+        if request.method == "POST":
+            form = await _form(request)
+            if not self.sign_in.password or not self.sign_in.is_own_page(request):
+                raise HTTPException(403, "This form is not from a page of the console.")
+            role = form.get("role", "")
+            viewer = await self.sign_in.check_password(role, form.get("password", ""))
+            if viewer is None:
+                logger.warning("console: refused a password", extra={"role": role})
+                wrong = "PostgreSQL does not let this role in by this password."
+                return self._sign_in_form(request, wrong, 403)
+        elif self.sign_in.password:
+            return self._sign_in_form(request, "", 200)
+        else:
+            viewer = self.sign_in.take_token(request.query_params.get("token", ""))
+            if viewer is None:
+                return self._closed(request)
+        # Not a redirect: after a link on another site's page, browsers would not send the cookie.
+        response = HTMLResponse(page("signed_in.html", self._frame(request)))
+        self.sign_in.remember(response, request, viewer)
+        return response
+
+    def _sign_in_form(self, request: Request, wrong: str, status: int) -> Response:
+        return HTMLResponse(page("sign_in.html", self._frame(request) | {"wrong": wrong}), status)
+
+    async def sign_out(self, request: Request) -> Response:
+        form = await _form(request)
+        viewer = await self.sign_in.viewer(request)
+        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
+            raise HTTPException(403, "This form is not from a page of the console.")
+        response = self._error(request, 200, "You have signed out", "Close this tab.")
+        self.sign_in.forget(response, request)
+        return response
+
+    # --- the rest
+
+    async def icon(self, request: Request) -> Response:
+        return Response(ICON.format(COLOURS[self.colour]), media_type="image/svg+xml")
+
+    async def http_error(self, request: Request, error: HTTPException) -> Response:
+        message = "There is no such page" if error.status_code == 404 else error.detail
+        return self._error(request, error.status_code, message, None)
+
+    async def pgq_error(self, request: Request, error: PgqError) -> Response:
+        return self._error(request, _status(error, 500), error.message, error.hint)
+
+    def _error(self, request: Request, status: int, message: str, hint: str | None) -> Response:
+        told = {"status": status, "message": message, "hint": hint}
+        return HTMLResponse(page("error.html", self._frame(request) | told), status)
+
+
+def _status(error: PgqError, other: int = 409) -> int:
+    match error:
+        case QueueNotFound() | TaskQueueNotFound() | TaskNotFound():
+            return 404
+        case PermissionDenied() | ReadOnly():
+            return 403
+        case ConnectionFailed():
+            return 503
+    return other
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form; the last one of each name."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise HTTPException(413, "This form is too large.")
+    text = body.decode("utf-8", "replace")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000))

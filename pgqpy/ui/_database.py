@@ -1,0 +1,146 @@
+"""The console's one database session: each visit is a transaction in the role of the viewer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+from psycopg import IsolationLevel
+
+from pgqpy.cli._base.database import refuse_planted
+from pgqpy.connection import Connection, connect
+from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
+
+T = TypeVar("T")
+
+BEGIN = """
+select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_recovery(),
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+       pg_catalog.set_config('statement_timeout', %s, true)
+"""
+ACT_AS = "select pg_catalog.set_config('role', %s, true)"
+
+
+class ReadOnly(PgqError):
+    """The console changes nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A transaction: its connection, and as which role it acts."""
+
+    conn: Connection
+    database: str
+    role: str
+    read_only: bool
+
+    def may_call(self, *functions: str) -> bool:
+        """Whether the role may execute functions; each is named with its arguments' types."""
+        ask = "select bool_and(has_function_privilege(f, 'execute')) from unnest(%s::text[]) f"
+        return self.conn.execute(ask, [list(functions)]).fetchone() == (True,)
+
+
+class Database:
+    """One session, used by one thread; visits wait for each other."""
+
+    def __init__(self, dsn: str | None, *, statement_timeout: float, read_only: bool) -> None:
+        self._dsn = dsn
+        self._timeout = f"{statement_timeout * 1000:.0f}"
+        self._read_only = read_only
+        self._conn: Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pgqpy-ui")
+
+    async def visit(
+        self, role: str | None, work: Callable[[Visit], T], *, change: bool = False
+    ) -> T:
+        """Run ``work`` in a transaction of a role, None: of the session's; READ ONLY unless
+        ``change``.
+
+        Raises PermissionDenied if the session may not act as that role, ReadOnly, and PgqError.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._visit, role, work, change)
+
+    async def close(self) -> None:
+        """Close the session; the next visit opens it again."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+
+    def _visit(self, role: str | None, work: Callable[[Visit], T], change: bool) -> T:
+        used = self._conn is not None
+        try:
+            return self._transact(role, work, change)
+        except _NotBegun as error:
+            if not used or not isinstance(error.cause, ConnectionFailed):
+                raise error.cause from None
+        # The session was lost since the visit before: nothing has been done in a new one.
+        try:
+            return self._transact(role, work, change)
+        except _NotBegun as error:
+            raise error.cause from None
+
+    def _transact(self, role: str | None, work: Callable[[Visit], T], change: bool) -> T:
+        begun = False
+        try:
+            with translate_errors():
+                conn = self._connected()
+                conn.read_only = not change
+                # What a page shows is of one moment. The functions that change take no other level.
+                conn.isolation_level = (
+                    IsolationLevel.READ_COMMITTED if change else IsolationLevel.REPEATABLE_READ
+                )
+                with conn.transaction():
+                    visit = self._begin(conn, role)
+                    if change and visit.read_only:
+                        raise ReadOnly("the console is read-only here")
+                    begun = True
+                    return work(visit)
+        except PgqError as error:
+            if self._conn is not None and self._conn.closed:
+                self._close()
+            if begun:
+                raise
+            raise _NotBegun(error) from error
+
+    def _begin(self, conn: Connection, role: str | None) -> Visit:
+        [[database, session, standby, *_]] = conn.execute(BEGIN, [self._timeout]).fetchall()
+        if role is not None:
+            try:
+                # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
+                if role.lower() == "none" or "\0" in role:
+                    raise psycopg.errors.InvalidParameterValue("no role has this name")
+                conn.execute(ACT_AS, [role])
+            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
+                raise PermissionDenied(
+                    f"the console may not act as role {role!r}",
+                    hint=f'grant "{role}" to "{session}", if both are roles of this server',
+                ) from None
+        return Visit(conn, database, role or session, self._read_only or standby)
+
+    def _connected(self) -> Connection:
+        if self._conn is None or self._conn.closed:
+            # Unprepared: a pooler may lend another session to each transaction.
+            conn = connect(
+                self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
+            )
+            try:
+                refuse_planted(conn)
+            except BaseException:
+                conn.close()
+                raise
+            self._conn = conn
+        return self._conn
+
+    def _close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+
+class _NotBegun(Exception):
+    def __init__(self, cause: PgqError) -> None:
+        super().__init__(cause)
+        self.cause = cause

@@ -1,0 +1,61 @@
+"""Rates and their last hour, from what the console has read while pages are looked at."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+#: How long is remembered, and how often something new is, in seconds.
+SPAN = 3600.0
+EVERY = 15.0
+
+
+@dataclass(slots=True)
+class Series:
+    """A counter that grows, and its rates a second at times in seconds."""
+
+    counts: deque[tuple[float, float]] = field(default_factory=deque)
+    rates: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, now: float, count: float) -> None:
+        """Add a reading; those that come soon after another replace it."""
+        if len(self.counts) > 1 and now - self.counts[-2][0] < EVERY:
+            self.counts[-1] = (now, count)
+            self.rates.pop()
+        else:
+            self.counts.append((now, count))
+            if len(self.counts) == 1:
+                return
+        (before, less), (after, more) = self.counts[-2], self.counts[-1]
+        # A queue that was dropped and created again counts from the start.
+        self.rates.append((after, max(more - less, 0) / max(after - before, 0.001)))
+        for each in (self.counts, self.rates):
+            while each[0][0] < now - SPAN:
+                each.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """The rate at present; None if it is not known yet."""
+        return self.rates[-1][1] if self.rates else None
+
+
+class History:
+    """The series of one database, by name. Only the thread of the database's session uses it."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, ...], Series] = {}
+
+    def add(self, now: float, counts: Mapping[tuple[str, ...], float]) -> None:
+        """Add readings of all counters; those that are not among them are forgotten."""
+        self._series = {name: self._series.get(name) or Series() for name in counts}
+        for name, count in counts.items():
+            self._series[name].add(now, count)
+
+    def __getitem__(self, name: tuple[str, ...]) -> Series:
+        return self._series.get(name) or Series()
+
+    def rate(self, names: Iterable[tuple[str, ...]]) -> float | None:
+        """The sum of some rates; None if none is known yet."""
+        rates = [rate for name in names if (rate := self[name].rate) is not None]
+        return sum(rates) if rates else None

@@ -1,0 +1,114 @@
+"""The first page: what is wrong, and how queues and task queues are doing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pgqpy.cli._status.health import ConsumerState, QueueState, QueueStatus, Status, judge
+from pgqpy.cli._status.query import read
+from pgqpy.tasks import Tasks
+from pgqpy.ui._history import SPAN, History
+from pgqpy.ui._view import Look, View
+
+#: How far behind a consumer may be before that is a problem.
+PATIENCE = timedelta(minutes=5)
+#: Tasks of each kind that are counted; the page says if there are more.
+COUNTED = 1000
+TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
+
+#: The event sequence at the newest tick of each queue: what has come in.
+COUNTERS = """
+select q.queue_name, t.tick_event_seq
+  from pgq.queue q
+ cross join lateral (
+       select tick_event_seq
+         from pgq.tick
+        where tick_queue = q.queue_id
+        order by tick_id desc
+        limit 1) t
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A queue in the list, worst first."""
+
+    status: QueueStatus
+    history: History
+
+    @property
+    def is_wrong(self) -> bool:
+        queue = self.status
+        wrong = (ConsumerState.STUCK, ConsumerState.FAILING)
+        return queue.state is QueueState.NO_TICKER or any(c.state in wrong for c in queue.consumers)
+
+    @property
+    def lag(self) -> timedelta | None:
+        """The age of the position of the consumer that is farthest behind."""
+        return max((c.lag for c in self.status.consumers if c.lag is not None), default=None)
+
+    @property
+    def pending(self) -> int | None:
+        """The events that this consumer, or another one, has not read."""
+        numbers = [c.pending_events for c in self.status.consumers if c.pending_events is not None]
+        return max(numbers) + (self.status.unticked_events or 0) if numbers else None
+
+    @property
+    def rate_out(self) -> float | None:
+        return self.history.rate(
+            ("out", self.status.queue, c.consumer) for c in self.status.consumers
+        )
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        return list(self.history["in", self.status.queue].rates)
+
+    @property
+    def span(self) -> float:
+        return SPAN
+
+
+def read_status(look: Look, queue: str | None = None) -> Status:
+    """Read the state of all queues, or of one, and add it to the history."""
+    conn = look.visit.conn
+    status = judge(read(conn, queue, PATIENCE), PATIENCE)
+    if queue is None:
+        newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
+        counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}
+        for each in status.queues:
+            for consumer in each.consumers:
+                if consumer.pending_events is not None and each.queue in newest:
+                    position = newest[each.queue] - consumer.pending_events
+                    counts["out", each.queue, consumer.consumer] = position
+        look.history.add(status.server.time.timestamp(), counts)
+    return status
+
+
+def overview(look: Look) -> dict[str, Any]:
+    status = read_status(look)
+    lines = [Line(each, look.history) for each in status.queues]
+    lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
+    rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
+    tasks = None
+    if look.visit.may_call(TASK_SIZES):
+        tasks = Tasks(look.visit.conn).queues(max_count=COUNTED)
+        tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
+    return {
+        "status": status,
+        "lines": lines,
+        "tasks": tasks,
+        "consumers": sum(len(each.consumers) for each in status.queues),
+        "rate_in": sum(rates) if rates else None,
+        "rate_out": look.history.rate(
+            ("out", line.status.queue, consumer.consumer)
+            for line in lines
+            for consumer in line.status.consumers
+        ),
+        "lag": max((line.lag for line in lines if line.lag is not None), default=None),
+        "dead_letters": sum(each.dead_letters or 0 for each in status.queues),
+    }
+
+
+VIEWS = [View("", "Overview", overview)]

@@ -1,0 +1,108 @@
+"""Pages: templates, in which all text is escaped, and their fragments that are kept up to date.
+
+A template's blocks named ``live_...`` are its fragments: each is in an element with that id, has no
+form in it (a form belongs to one viewer), and is the same for all viewers of a role.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pgqpy.cli._base.output import ago, brief, duration, plural, rate
+from pgqpy.ui._chart import sparkline
+
+Values = Mapping[str, Any]
+NONE = "–"
+
+
+def _number(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def _rate(value: float | None) -> str:
+    return NONE if value is None else rate(value)
+
+
+def _brief(value: timedelta | None) -> str:
+    return NONE if value is None else brief(value)
+
+
+def _exactly(value: timedelta | None) -> str:
+    return NONE if value is None else duration(value)
+
+
+def _size(value: int | None) -> str:
+    if value is None:
+        return NONE
+    size, unit = float(value), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+
+
+def _when(value: datetime | None) -> str | Markup:
+    """Write a time, which the script shows in the viewer's zone."""
+    if value is None:
+        return NONE
+    return Markup('<time datetime="{}">{}</time>').format(
+        value.isoformat(timespec="milliseconds"), f"{value:%Y-%m-%d %H:%M:%S %Z}"
+    )
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _query(**values: object) -> str:
+    return urlencode({name: value for name, value in values.items() if value is not None})
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("pgqpy.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "number": _number,
+        "rate": _rate,
+        "brief": _brief,
+        "exactly": _exactly,
+        "ago": ago,
+        "size": _size,
+        "when": _when,
+        "compact": _compact,
+    }
+    made.globals |= {"plural": plural, "query": _query, "sparkline": sparkline}
+    made.globals["ui"] = made.get_template("macros.html").module
+    return made
+
+
+_TEMPLATES = _environment()
+
+
+def page(template: str, values: Values) -> str:
+    """Write a whole page."""
+    return _TEMPLATES.get_template(template).render(values)
+
+
+def fragments(template: str, values: Values) -> dict[str, str]:
+    """Write the fragments of a page, by id."""
+    found = _TEMPLATES.get_template(template)
+    context = found.new_context(dict(values))
+    return {
+        name: "".join(block(context))
+        for name, block in found.blocks.items()
+        if name.startswith("live_")
+    }

@@ -1,0 +1,135 @@
+"""Queues of events: the list, and one queue with its settings, consumers and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from psycopg.rows import dict_row
+
+from pgqpy.admin import Admin
+from pgqpy.cli._events.queue import PARAMETERS
+from pgqpy.errors import InvalidParameter, PermissionDenied
+from pgqpy.ui._overview import Line, read_status
+from pgqpy.ui._view import Done, Look, View
+
+#: The event tables: which one is written now, and their sizes.
+TABLES = """
+select n as number, n = q.queue_cur_table as current,
+       pg_total_relation_size(to_regclass(format('%%s_%%s', q.queue_data_pfx, n))) as bytes
+  from pgq.queue q
+ cross join generate_series(0, q.queue_ntables - 1) n
+ where q.queue_name = %s
+ order by n
+"""
+#: The oldest tick that is kept.
+KEPT = """
+select q.queue_name, oldest.tick_id as first_tick, oldest.tick_time as first_time
+  from pgq.queue q
+  left join lateral (
+       select tick_id, tick_time
+         from pgq.tick
+        where tick_queue = q.queue_id
+        order by tick_id
+        limit 1) oldest on true
+ where q.queue_name = %s
+"""
+# As text: written back as it was read, it is the same value.
+SETTINGS = "select {} from pgq.queue where queue_name = %s".format(
+    ", ".join(f"queue_{name}::text as {name}" for name in PARAMETERS)
+)
+SIZES = """
+select q.queue_name,
+       sum(pg_total_relation_size(to_regclass(format('%s_%s', q.queue_data_pfx, n))))::bigint
+  from pgq.queue q
+ cross join generate_series(0, q.queue_ntables - 1) n
+ group by q.queue_name
+"""
+SWITCHES = ("ticker_paused", "external_ticker", "disable_insert")
+
+
+def queues(look: Look) -> dict[str, Any]:
+    status = read_status(look)
+    return {
+        "lines": [Line(each, look.history) for each in status.queues],
+        "sizes": dict(look.visit.conn.execute(SIZES).fetchall()),
+        "may_create": not look.visit.read_only and look.visit.may_call("pgq.create_queue(text)"),
+    }
+
+
+def queue(look: Look) -> dict[str, Any]:
+    conn, name = look.visit.conn, look.name
+    status = read_status(look, name)
+    [info] = status.queues
+    may, grants = True, []
+    try:
+        with conn.transaction():
+            grants = Admin(conn).get_queue_grants(name)
+    except PermissionDenied:
+        may = False
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return {
+            "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
+            "line": Line(info, look.history),
+            "queue": info,
+            "tables": cursor.execute(TABLES, [name]).fetchall(),
+            "kept": cursor.execute(KEPT, [name]).fetchone(),
+            "settings": cursor.execute(SETTINGS.encode(), [name]).fetchone(),
+            "meanings": PARAMETERS,
+            "switches": SWITCHES,
+            "grants": grants,
+            "is_admin": may,
+            "may_change": may and not look.visit.read_only,
+        }
+
+
+def page_of(name: str) -> str:
+    """Return the page of a queue."""
+    return f"/queue?{urlencode({'name': name})}"
+
+
+def create(look: Look, form: Mapping[str, str]) -> Done:
+    name = form.get("name", "").strip()
+    created = Admin(look.visit.conn).create_queue(name)
+    return Done(
+        f"created queue {name}" if created else f"queue {name} exists already", page_of(name)
+    )
+
+
+def configure(look: Look, form: Mapping[str, str]) -> Done:
+    """Set what the viewer has changed: others may have set the rest since."""
+    changed = [
+        name for name in PARAMETERS if name in form and form[name] != form.get(f"before_{name}")
+    ]
+    for name in changed:
+        Admin(look.visit.conn).set_queue_config(look.name, name, form[name].strip() or None)
+    return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
+
+
+def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
+    value = "true" if form.get("value") == "true" else "false"
+    Admin(look.visit.conn).set_queue_config(look.name, "disable_insert", value)
+    return Done(f"{look.name} {'refuses' if value == 'true' else 'takes'} events")
+
+
+def drop(look: Look, form: Mapping[str, str]) -> Done:
+    if form.get("confirm") != look.name:
+        raise InvalidParameter(
+            "the queue was not dropped: the name typed is another one",
+            hint=f"type {look.name} to drop it",
+        )
+    Admin(look.visit.conn).drop_queue(look.name, force="force" in form)
+    return Done(f"dropped queue {look.name}", "/queues")
+
+
+VIEWS = [
+    View("queues", "Queues", queues, {"create": create}, menu="queues"),
+    View(
+        "queue",
+        "Queue",
+        queue,
+        {"configure": configure, "disable_insert": disable_insert, "drop": drop},
+        menu="queues",
+    ),
+]

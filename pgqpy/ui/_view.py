@@ -1,0 +1,49 @@
+"""A view: one page of the console, what it reads, and what can be done there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgqpy.ui._database import Visit
+from pgqpy.ui._history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a view: the transaction, the query of the URL, and what was read before."""
+
+    visit: Visit
+    query: Mapping[str, str]
+    history: History
+
+    @property
+    def name(self) -> str:
+        """The name of the queue, or what else the page is about."""
+        return self.query.get("name", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action has done, and the page that shows it; "": the same page."""
+
+    message: str
+    page: str = ""
+
+
+Read = Callable[[Look], dict[str, Any]]
+#: Acts by the fields of a form.
+Action = Callable[[Look, Mapping[str, str]], Done]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One page: ``/path``, written by ``path.html`` from the values that ``read`` returns."""
+
+    path: str
+    title: str
+    read: Read
+    actions: Mapping[str, Action] = field(default_factory=dict)
+    #: The path of the menu's entry that it belongs to.
+    menu: str = ""

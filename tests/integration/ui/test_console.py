@@ -1,0 +1,290 @@
+"""The views: what they show, to whom, and that their actions are the functions of SQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import pgqpy.ui
+from pgqpy.admin import Admin
+from pgqpy.embedded import Server
+from pgqpy.errors import PgqError
+from pgqpy.tasks import Tasks
+from pgqpy.ui._database import Database
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_console import (
+    HOST,
+    ROLE,
+    Client,
+    Console,
+    by_header,
+    csrf,
+    post,
+    serving,
+    watching,
+)
+from tests.fixtures.fix_db import Connection
+
+EVIL = "<script>alert(1)</script>"
+ADMIN, READER, STRANGER = "ui_test_admin", "ui_test_reader", "ui_test_stranger"
+
+
+@pytest.fixture
+def roles(conn: Connection) -> Iterator[None]:
+    """An administrator, a reader, and a role without any right."""
+    conn.execute(
+        f"create role {ADMIN} in role pgq_admin;"
+        f"create role {READER} in role pgq_reader;"
+        f"create role {STRANGER}".encode()
+    )
+    yield
+    everyone = f"{ADMIN}, {READER}, {STRANGER}"
+    conn.execute(f"drop owned by {everyone} cascade; drop role {everyone}".encode())
+
+
+def get(client: Client, url: str, role: str = ADMIN, status: int = 200) -> str:
+    answer = client.get(url, headers={ROLE: role})
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def names(conn: Connection) -> list[str]:
+    return [info.queue_name for info in Admin(conn).get_queue_info()]
+
+
+def test_the_overview_says_what_is_wrong_and_what_to_do(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    assert "Nothing is wrong." in get(client, "/", STRANGER)
+    ops.insert_ticked(conn, queue, "a")
+    conn.execute("select pgq.register_consumer_at(%s, 'billing', 1)", [queue])
+    batch = ops.value(conn, "select pgq.next_batch(%s, 'billing')", queue)
+    conn.execute("select pgq.note_failure(%s, %s, 1)", [batch, EVIL])
+    shown = get(client, "/")
+    assert "1 problem" in shown
+    assert "billing fails in batch" in shown
+    assert "remove the cause" in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_text_of_the_database_is_never_markup(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    Admin(conn).create_queue(EVIL)
+    conn.execute("select pgq.register_consumer(%s, %s)", [EVIL, EVIL])
+    tasks = Tasks(conn)
+    tasks.create_queue("mails")
+    number = tasks.push("mails", {EVIL: EVIL})
+    tasks.change("mails", {"ids": [number]}, {"error": EVIL, "headers": {EVIL: EVIL}})
+    client = console(dsn, name=EVIL)
+    name = "%3Cscript%3Ealert(1)%3C/script%3E"
+    for url in ("/", "/queues", f"/queue?name={name}", "/task_queue?name=mails"):
+        answer = client.get(url, headers={ROLE: ADMIN})
+        assert "<script>alert" not in answer.text
+        assert "&lt;script&gt;alert(1)" in answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+    shown = get(client, f"/task?id={number}")
+    assert "<script>alert" not in shown
+    assert shown.count("&lt;script&gt;alert(1)") >= 5
+    assert "<script>alert" not in get(client, f"/queue?name=no{name}", status=404)
+    # No script or style is in a page, so the policy needs no exception.
+    assert " style=" not in shown
+    assert " onclick=" not in shown
+
+
+def test_an_unknown_queue_task_or_page_is_said_to_be_unknown(
+    dsn: str, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    assert "queue &#39;nope&#39; does not exist" in get(client, "/queue?name=nope", status=404)
+    assert "nope" in get(client, "/task_queue?name=nope", status=404)
+    for number in ("17", "", "x", "9" * 30):
+        assert "there is no task" in get(client, f"/task?id={number}", status=404)
+    assert "no such page" in get(client, "/nope", status=404)
+
+
+def test_actions_call_the_functions_of_sql(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    done = post(client, "/queues", ADMIN, action="create", name="orders & more")
+    assert done.status_code == 303
+    page = done.headers["location"]
+    assert "created queue orders &amp; more" in get(client, page)
+    assert names(conn) == ["orders & more"]
+
+    form = {"ticker_max_lag": "00:00:09", "before_ticker_max_lag": "00:00:03"}
+    kept = {"rotation_period": "01:00:00", "before_rotation_period": "01:00:00"}
+    post(client, page, ADMIN, action="configure", **form, **kept)
+    settings = "select queue_ticker_max_lag::text, queue_rotation_period::text from pgq.queue"
+    # What the form has not changed is not set.
+    assert conn.execute(settings).fetchall() == [("00:00:09", "02:00:00")]
+    bad = post(client, page, ADMIN, action="configure", keep="soon", before_keep="")
+    assert bad.status_code == 409
+    assert "queue parameter keep cannot be" in bad.text
+
+    post(client, page, ADMIN, action="disable_insert", value="true")
+    with ops.refused("PQ006"):
+        conn.execute("select pgq.insert_event('orders & more', 't', 'd')")
+    post(client, page, ADMIN, action="disable_insert", value="false")
+
+    wrong = post(client, page, ADMIN, action="drop", confirm="orders")
+    assert wrong.status_code == 409
+    assert "the name typed is another one" in wrong.text
+    conn.execute("select pgq.register_consumer('orders & more', 'billing')")
+    assert post(client, page, ADMIN, action="drop", confirm="orders & more").status_code == 409
+    post(client, page, ADMIN, action="drop", confirm="orders & more", force="on")
+    assert names(conn) == []
+
+
+def test_what_a_role_may_not_do_is_not_offered_and_refused_by_postgresql(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client, page = console(dsn), f"/queue?name={queue}"
+    assert "New queue" in get(client, "/queues")
+    assert "New queue" not in get(client, "/queues", READER)
+    assert 'value="drop"' in get(client, page)
+    for role in (READER, STRANGER):
+        assert 'value="drop"' not in get(client, page, role)
+    # A page that was loaded before the right was revoked.
+    conn.execute("select pgq.grant_queue(%s, '{admin}', %s)", [queue, READER])
+    form = csrf(get(client, page, READER))
+    conn.execute("select pgq.revoke_queue(%s, '{admin}', %s)", [queue, READER])
+    headers = {ROLE: READER, "Origin": HOST}
+    drop = {"csrf": form, "action": "drop", "confirm": queue}
+    refused = client.post(page, data=drop, headers=headers)
+    assert refused.status_code == 403
+    assert "may not administer" in refused.text
+    assert names(conn) == [queue]
+    # A grant is enough, as it is in SQL.
+    conn.execute("select pgq.grant_queue(%s, '{admin}', %s)", [queue, READER])
+    assert 'value="drop"' in get(client, page, READER)
+    assert client.post(page, data=drop, headers=headers).status_code == 303
+    assert names(conn) == []
+
+
+def test_tasks_of_a_restricted_queue_are_shown_to_roles_with_the_right(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    tasks, client = Tasks(conn), console(dsn)
+    tasks.create_queue("mails")
+    number = tasks.push("mails", "a secret")
+    conn.execute("select pgq_task.restrict_queue('mails')")
+    assert "a secret" in get(client, f"/task?id={number}")
+    get(client, f"/task?id={number}", READER, 404)
+    assert "You may not read this queue." in get(client, "/task_queue?name=mails", READER)
+    get(client, "/task_queues", STRANGER, 403)
+    assert "may not look at task queues" in get(client, "/", STRANGER)
+
+
+def test_a_task_is_sent_back_cancelled_or_deleted(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    tasks, client = Tasks(conn), console(dsn)
+    tasks.create_queue("mails")
+    numbers = [tasks.push("mails", each) for each in "abc"]
+    [first] = tasks.claim("mails", max_tasks=1)
+    tasks.fail(first, "no such address", final=True)
+    page = f"/task?id={first.id}"
+    assert "no such address" in get(client, page)
+    assert post(client, page, ADMIN, action="retry", queue="mails.failed").status_code == 303
+    assert [each.queue for each in tasks.list(filter={"ids": numbers})] == ["mails"] * 3
+    assert post(client, page, ADMIN, action="delete", queue="mails").status_code == 303
+    post(client, f"/task?id={numbers[1]}", ADMIN, action="cancel", queue="mails")
+    assert [each.id for each in tasks.list()] == numbers[2:]
+    again = f"/task?id={numbers[2]}"
+    assert post(client, again, ADMIN, action="retry", queue="mails").status_code == 409
+
+
+def test_a_read_only_console_offers_no_change_and_makes_none(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client, page = console(dsn, read_only=True, secret="same"), f"/queue?name={queue}"
+    for url in ("/queues", page):
+        assert 'name="action"' not in get(client, url)
+    form = csrf(get(console(dsn, secret="same"), page))
+    drop = {"csrf": form, "action": "drop", "confirm": queue}
+    refused = client.post(page, data=drop, headers={ROLE: ADMIN, "Origin": HOST})
+    assert refused.status_code == 403
+    assert "read-only" in refused.text
+    assert names(conn) == [queue]
+
+
+def test_a_look_cannot_write(dsn: str, queue: str) -> None:
+    database = Database(dsn, statement_timeout=5, read_only=False)
+
+    async def look() -> None:
+        try:
+            await database.visit(None, lambda visit: Admin(visit.conn).create_queue("other"))
+        finally:
+            await database.close()
+
+    with pytest.raises(PgqError) as caught:
+        asyncio.run(look())
+    assert caught.value.sqlstate == "25006"
+
+
+def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
+    dsn: str, conn: Connection, roles: None, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, tasks = console(dsn), Tasks(conn)
+    statements = 0
+    execute = psycopg.Cursor.execute
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal statements
+        statements += threading.current_thread().name.startswith("pgqpy-ui")
+        return execute(self, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+
+    def needed(url: str) -> int:
+        nonlocal statements
+        statements = 0
+        get(client, url)
+        return statements
+
+    views = ("/", "/queues", "/task_queues")
+    Admin(conn).create_queue("q")
+    tasks.create_queue("t")
+    get(client, "/")
+    before = [needed(url) for url in views]
+    for number in range(10):
+        Admin(conn).create_queue(f"q{number}")
+        conn.execute("select pgq.register_consumer(%s, 'c')", [f"q{number}"])
+        tasks.create_queue(f"t{number}")
+    assert [needed(url) for url in views] == before
+    assert max(before) <= 25
+
+
+def test_a_page_is_kept_up_to_date_over_a_restart_of_the_server_by_one_session(
+    mortal: Server,
+) -> None:
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        Admin(conn).create_queue("orders")
+    app = pgqpy.ui.app(mortal.dsn, user=by_header)
+    with serving(app) as url, watching(f"{url}/", "postgres") as stream:
+        assert "orders" in stream.fragment("live_queues")
+        with watching(f"{url}/queues", "postgres") as other:
+            assert "orders" in other.fragment("live_queues")
+            with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+                Admin(conn).create_queue("later")
+                count = "select count(*) from pg_stat_activity where application_name = 'pgqpy ui'"
+                assert ops.value(conn, count) == 1
+            stream.fragment("live_queues", "later")
+        mortal.kill()
+        stream.until(lambda kind, data: kind == "state" and data["problem"])
+        mortal.restart()
+        stream.until(lambda kind, data: kind == "state" and not data["problem"])
+        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+            Admin(conn).create_queue("after")
+        stream.fragment("live_queues", "after")
