@@ -35,7 +35,7 @@ from pgqpy.embedded._programs import (
 
 # sun_path holds 107 bytes and the terminating zero on Linux.
 SOCKET_PATH_MAX = 107
-SOCKET_NAME = ".s.PGSQL.5432"
+SOCKET_NAME = ".s.PGSQL.{}"
 
 # Reads the postmaster's pid from a pipe whenever it changes (an empty line when there is none)
 # until the pipe breaks, then cleans up. It stops only the process that it was told of: a data
@@ -60,7 +60,8 @@ class Server:
 
     Without ``data_dir`` the data is in a temporary directory that is removed afterwards.
     ``version`` is the major version; ``bin_dir`` the directory of ``postgres`` and ``initdb``, if
-    neither the wheel's nor Debian's. ``settings`` are added to those of postgresql.conf.
+    neither the wheel's nor Debian's. ``settings`` are added to those of postgresql.conf; with
+    ``port`` and ``listen_addresses`` it also listens there.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Server:
         self._given_data_dir = data_dir
         self._given_bin_dir = bin_dir
         self._settings = dict(settings or {})
+        self._port = self._settings.setdefault("port", 5432)
         self._account = server_account()
         self._postgres: subprocess.Popen[bytes] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -96,7 +98,7 @@ class Server:
         """Return a connection string to a database, as a role (no password is needed)."""
         return (
             f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}"
-            f"?host={quote(str(self.socket_dir), safe='')}&port=5432"
+            f"?host={quote(str(self.socket_dir), safe='')}&port={self._port}"
         )
 
     @property
@@ -189,7 +191,10 @@ class Server:
     def _make_private_dir(self) -> Path:
         """Make a directory with a path short enough for a socket, owned by the server's user."""
         base = tempfile.gettempdir()
-        if len(os.fsencode(base)) + len("/pgqpy-12345678/" + SOCKET_NAME) > SOCKET_PATH_MAX:
+        if (
+            len(os.fsencode(base)) + len(f"/pgqpy-12345678/{SOCKET_NAME.format(self._port)}")
+            > SOCKET_PATH_MAX
+        ):
             raise EmbeddedError(
                 f"{base} is too long a path for a unix socket",
                 hint="set TMPDIR to a directory with a shorter one",
@@ -260,7 +265,6 @@ class Server:
         whose pid keeps the next start from taking the data directory over."""
         settings: dict[str, str | int | bool] = {
             "listen_addresses": "",
-            "port": 5432,
             "unix_socket_directories": str(self.socket_dir),
             "unix_socket_permissions": "0777",
         }

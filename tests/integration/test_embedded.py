@@ -45,7 +45,9 @@ def test_a_server_has_its_settings_and_leaves_nothing(
     """Whatever port and host the environment names, and as root by another user."""
     for name, value in {"PGPORT": "1", "PGHOST": "nowhere", "PGDATA": "/nowhere"}.items():
         monkeypatch.setenv(name, value)
-    with Server(settings={"max_prepared_transactions": 7, "fsync": True}) as server:
+    settings = {"max_prepared_transactions": 7, "fsync": True, "port": 15432}
+    with Server(settings=settings) as server:
+        assert one(server.dsn, "show port") == "15432"
         assert one(server.dsn, "show max_prepared_transactions") == "7"
         assert one(server.dsn, "show fsync") == "on"
         pid = server.pid
