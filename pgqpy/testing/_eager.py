@@ -21,9 +21,9 @@ P = ParamSpec("P")
 
 
 @contextmanager
-def eager(app: TaskApp) -> Iterator[list[Task]]:
-    """Make a block in which jobs run when they are pushed, whatever their time; yields a list of
-    those that did.
+def eager(*apps: TaskApp) -> Iterator[list[Task]]:
+    """Make a block in which jobs of these apps run when they are pushed, whatever their time;
+    yields a list of those that did.
 
     No database is used: the connection may be None, and is the one of ``current_job().conn``. The
     arguments are encoded and decoded as usual. The job's errors, `Retry` included, are raised by
@@ -32,7 +32,7 @@ def eager(app: TaskApp) -> Iterator[list[Task]]:
     from pgqpy.tasks._jobs.job import client_of
 
     ran: list[Task] = []
-    token = client_of.set(lambda conn: _Eager(app, ran, conn))
+    token = client_of.set(lambda conn: _Eager(apps, ran, conn))
     try:
         yield ran
     finally:
@@ -46,15 +46,15 @@ def run_job(job: Job[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     Arguments and result are encoded and decoded as usual. The job's errors are raised.
     """
     payload, settings = job.task(args, kwargs)
-    _, value = _Eager(job.app, [], None)._run(job.default.queue, payload, settings)
+    _, value = _Eager([job.app], [], None)._run(job.default.queue, payload, settings)
     return value if isinstance(value, Exception) else _as_stored(value)
 
 
 class _Eager:
     """The client of a push."""
 
-    def __init__(self, app: Jobs, ran: list[Task], conn: Any) -> None:
-        self._app = app
+    def __init__(self, apps: Sequence[Jobs], ran: list[Task], conn: Any) -> None:
+        self._apps = apps
         self._ran = ran
         self._conn = conn
 
@@ -99,15 +99,18 @@ class _Eager:
             order_key=settings.get("order_key"),
         )
         self._ran.append(task)
-        job = self._app.names.get(payload["task"])
-        if job is None:
+        name = payload["task"]
+        named = [app.names[name] for app in self._apps if name in app.names]
+        if not named:
             raise InvalidTask(
-                f"{payload['task']} is no job of the app that is eager",
-                hint="A block of eager jobs runs those of one app.",
+                f"{name} is no job of an app that is eager",
+                hint="Name all apps whose jobs run in this block: eager(mails, reports).",
             )
+        # Apps may have jobs of the same name in different queues.
+        job = max(named, key=lambda each: each.default.queue == queue)
         bound = job.arguments.decode(payload["args"])
         current = CurrentJob(
-            task, self._conn, _middleware=self._app.middlewares, _timeout=job.default.seconds
+            task, self._conn, _middleware=job.app.middlewares, _timeout=job.default.seconds
         )
         run = async_call if is_async(self._conn) else call
         return task, run(current, job.function, *bound.args, **bound.kwargs)

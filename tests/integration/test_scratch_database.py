@@ -170,7 +170,17 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
         seen.append(current_job().results)
 
     today = date(2026, 5, 4)
-    with eager(app) as ran:
+    # An app with a job of the same name, in another queue.
+    reports = TaskApp("reports")
+
+    @reports.task(name="show")
+    def write() -> None:
+        seen.append("written")
+
+    with eager(app, reports) as ran:
+        write.push(None)  # type: ignore[call-overload]
+        assert seen.pop() == "written"
+        del ran[:]
         assert note.options(delay=3600, queue="later").push(None, today) == 1  # type: ignore[call-overload]
         assert note.push_many(None, [{"day": today}] * 2) == [2, 3]
         with pytest.raises(ZeroDivisionError):
@@ -178,7 +188,7 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
         flow = Flow()
         flow.add(show).after(*(flow.add(double, number) for number in (1, 2)))
         flow.push(None)  # type: ignore[arg-type]
-        with pytest.raises(InvalidTask, match="other is no job of the app"):
+        with pytest.raises(InvalidTask, match="other is no job of an app"):
             TaskApp("mails").task(name="other")(lambda: None).push(None)  # type: ignore[call-overload]
     assert seen[-4:] == ["mails", "mails", "mails", [2, 4]]
     del seen[-4:]
