@@ -321,7 +321,7 @@ class InvalidPayload(PgqError, ValueError, sqlstates=("22021", "22P05")):
 
 
 class PayloadTooLarge(PgqError, ValueError, sqlstates=("54000",)):
-    """An event is larger than PostgreSQL can store and give back."""
+    """An event or a payload is larger than PostgreSQL can store and give back."""
 
     default_hint = "Store the data elsewhere and send a reference to it."
 

@@ -23,10 +23,11 @@ class Retry(Exception):
     Writes for the event are rolled back; calling `Event.retry` keeps them.
     """
 
-    def __init__(self, delay: float | timedelta) -> None:
-        """``delay`` is in seconds or an interval."""
-        super().__init__("retried on purpose")
+    def __init__(self, delay: float | timedelta, reason: str | None = None) -> None:
+        """``delay`` is in seconds or an interval. A task shows the ``reason`` as its error."""
+        super().__init__(reason or "retried on purpose")
         self.delay = delay
+        self.reason = reason
 
 
 class DeadLetter(Exception):

@@ -101,10 +101,10 @@ class Failure:
             return
         pause = self.delay.total_seconds()
         logger.warning(
-            "%s failed in attempt %s, again in %.1f s: %s",
+            "%s failed in attempt %s, again %s: %s",
             what,
             attempt,
-            pause,
+            soon(pause),
             self.reason,
             exc_info=self.cause if always_traceback else None,
             extra=extra | {"pause": pause},
@@ -154,6 +154,11 @@ def delay_of(value: float | timedelta, what: str = "the delay to retry after") -
     if not timedelta() <= delay <= _LONGEST:
         raise ValueError(f"{what} is negative, or more than a hundred years")
     return delay
+
+
+def soon(pause: float) -> str:
+    """Format the seconds until something is tried again: ``in 0.3 s``, ``at once``."""
+    return f"in {pause:.1f} s" if pause >= 0.05 else "at once"
 
 
 def storable(text: str, encoding: str) -> str:

@@ -18,7 +18,7 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.contracts import Contracts
-from pgqpy._runtime.failure import blamed, storable
+from pgqpy._runtime.failure import blamed, soon, storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
@@ -337,12 +337,12 @@ class Loop:
         pause = self._batches.pause(batch)
         event_id = blamed(error)
         logger.error(
-            "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
+            "batch %s of consumer %s on queue %s failed%s and was rolled back; again %s: %s",
             batch.id,
             batch.consumer,
             batch.queue,
             "" if event_id is None else f" at event {event_id}",
-            pause,
+            soon(pause),
             in_short(error),
             exc_info=error,
             extra=fields | {"pause": pause} | ({} if event_id is None else {"event_id": event_id}),
@@ -363,11 +363,11 @@ class Loop:
         pause = losses.pause(error)
         logger.log(
             losses.level,
-            "consumer %s %s: %s; again in %.1f s",
+            "consumer %s %s: %s; again %s",
             self._consumer.consumer,
             what,
             str(error).partition("\n")[0],
-            pause,
+            soon(pause),
             extra=self._consumer.log_fields(batch) | {"pause": pause},
         )
         self._consumer.on_error(error, batch)

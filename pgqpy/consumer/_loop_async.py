@@ -15,7 +15,7 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.contracts_async import AsyncContracts
-from pgqpy._runtime.failure import blamed, storable
+from pgqpy._runtime.failure import blamed, soon, storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
@@ -334,12 +334,12 @@ class AsyncLoop:
         pause = self._batches.pause(batch)
         event_id = blamed(error)
         logger.error(
-            "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
+            "batch %s of consumer %s on queue %s failed%s and was rolled back; again %s: %s",
             batch.id,
             batch.consumer,
             batch.queue,
             "" if event_id is None else f" at event {event_id}",
-            pause,
+            soon(pause),
             in_short(error),
             exc_info=error,
             extra=fields | {"pause": pause} | ({} if event_id is None else {"event_id": event_id}),
@@ -360,11 +360,11 @@ class AsyncLoop:
         pause = losses.pause(error)
         logger.log(
             losses.level,
-            "consumer %s %s: %s; again in %.1f s",
+            "consumer %s %s: %s; again %s",
             self._consumer.consumer,
             what,
             str(error).partition("\n")[0],
-            pause,
+            soon(pause),
             extra=self._consumer.log_fields(batch) | {"pause": pause},
         )
         await self._consumer.on_error(error, batch)

@@ -329,7 +329,7 @@ class Tasks:
         the ids of those that were not this claimant's any more."""
         named = sql.versions(tasks)
         delays = [sql.duration(delay, "delay")] * len(named[0])
-        rows = self._rows(sql.RELEASE, self.claimant, *named, delays)
+        rows = self._rows(sql.RELEASE, self.claimant, *named, delays, None)
         return [row[0] for row in rows]
 
     # --- anything, all or nothing

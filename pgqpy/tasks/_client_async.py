@@ -330,7 +330,7 @@ class AsyncTasks:
         the ids of those that were not this claimant's any more."""
         named = sql.versions(tasks)
         delays = [sql.duration(delay, "delay")] * len(named[0])
-        rows = await self._rows(sql.RELEASE, self.claimant, *named, delays)
+        rows = await self._rows(sql.RELEASE, self.claimant, *named, delays, None)
         return [row[0] for row in rows]
 
     # --- anything, all or nothing

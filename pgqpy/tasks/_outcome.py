@@ -99,9 +99,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The task is returned, the attempt does not count."""
+    """The task is returned, the attempt does not count; the ``note`` says why."""
 
     delay: timedelta | None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,9 @@ def outcome_of_error(error: Exception, task: Task, policy: RetryPolicy) -> Outco
 
 
 def _decided(failure: Failure, raised: Exception) -> Outcome:
-    if failure.counts:
-        return Failed(failure.described(), failure.delay, raised)
-    return Released(failure.delay)
+    if isinstance(failure.error, Retry):
+        return Released(failure.delay, failure.error.reason)
+    return Failed(failure.described(), failure.delay, raised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import soon
 from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import InvalidTask
@@ -96,4 +97,4 @@ class Renewing:
         self._at = monotonic() + max(seconds, 0) / 2
 
     def _failed(self, error: Exception, pause: float) -> None:
-        logger.warning("leases could not be renewed: %s; again in %.1f s", error, pause)
+        logger.warning("leases could not be renewed: %s; again %s", error, soon(pause))

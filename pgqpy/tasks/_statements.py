@@ -58,7 +58,7 @@ LEASES = b"select * from pgq_task.get_leases(%s, %s::bigint[], %s)"
 #: With the ends of the leases.
 RENEW_FOR_CLIENT = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
 RELEASE = b"""
-select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
+select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[], %s::text[])
 """
 FINISH = b"select pgq_task.finish(%s, %s, %s::int4, %s::jsonb)"
 FINISH_MANY = b"""

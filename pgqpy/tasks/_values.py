@@ -92,7 +92,7 @@ class TaskQueueInfo:
     lease: timedelta
     time_limit: timedelta | None
     max_attempts: int | None
-    error_queue: str | None
+    error_queue: str
     keep: timedelta
     weight: int
     keep_tenants: timedelta | None

@@ -120,7 +120,9 @@ class TaskApp:
             if retry_policy is not None:
                 check_policy(retry_policy)
             if lease is not None and interval(lease, "lease") <= timedelta():
-                raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
+                raise InvalidTask(
+                    f"the lease of {known} is {lease!r}", hint="Give more than 0 seconds."
+                )
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
             job = Job(self, function, known, options, lease, retry_policy, transaction)
             self.jobs[known] = job

@@ -45,7 +45,8 @@ class PushOptions:
     """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`, and for
     ``unique_while``, ``unique_for`` and ``replace`` of `push_unique`.
 
-    ``unique_key=True`` is a key of the job's name and arguments. ``limit_key`` is the key of limits
+    ``unique_key=True`` is a key of the job's name and of the arguments that differ from their
+    defaults. ``limit_key`` is the key of limits
     per key: see `pgq_task.set_limits`. ``tenant`` is a part of the queue's name, ``mails/acme``, if
     the queue has tenants. ``timeout`` is the seconds of an attempt; after
     ``max_attempts`` of them, or when the retry policy or the queue says so, no other one is made.
@@ -69,10 +70,18 @@ class PushOptions:
     def __post_init__(self) -> None:
         smallint(self.priority)
         if self.timeout is not None and interval(self.timeout, "timeout") <= timedelta():
-            raise InvalidTask(f"the timeout is {self.timeout!r}", hint="Give seconds.")
+            raise InvalidTask(f"the timeout is {self.timeout!r}", hint="Give more than 0 seconds.")
         if self.max_attempts is not None and not COUNT.test(self.max_attempts):
             raise InvalidTask(
                 f"max_attempts is {self.max_attempts!r:.40}", hint="Give a whole number from 1 on."
+            )
+        if self.unique_while not in ("waiting", "running"):
+            raise InvalidTask(
+                f"unique_while is {self.unique_while!r:.80}", hint='Give "waiting" or "running".'
+            )
+        if self.unique_for is not None and interval(self.unique_for, "unique_for") <= timedelta():
+            raise InvalidTask(
+                f"unique_for is {self.unique_for!r}", hint="Give more than 0 seconds."
             )
         unique = (self.unique_while, self.unique_for, self.replace) != ("waiting", None, False)
         if unique and self.unique_key is None:
@@ -200,7 +209,7 @@ class Push(Generic[P]):
     ) -> str | None:
         if self.default.unique_key is not True:
             return _key(self.default.unique_key, "unique_key", args, kwargs)
-        text = json.dumps([self.name, encoded], sort_keys=True)
+        text = json.dumps([self.name, self.arguments.given(encoded)], sort_keys=True)
         return f"{self.name} {sha256(text.encode()).hexdigest()[:32]}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -52,15 +53,31 @@ class Arguments:
         """Return arguments by name, as JSON. Raises TypeError like a call, InvalidPayload."""
         bound = self.bind(*args, **kwargs)
         try:
-            encoded: dict[str, Any] = msgspec.to_builtins(
-                bound.arguments, enc_hook=_encode_other, str_keys=True
-            )
+            encoded: dict[str, Any] = _builtins(bound.arguments)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPayload(
                 f"the arguments of {self._name}() cannot be encoded: {error}", hint=_HINT
             ) from None
         self._convert(encoded)
         return encoded
+
+    def given(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
+        """Return encoded arguments without those that have the values of their defaults."""
+        return {
+            name: value
+            for name, value in encoded.items()
+            if name not in self._defaults or json.dumps(value) != self._defaults[name]
+        }
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The defaults as JSON; those that cannot be encoded are never given."""
+        defaults = {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.default is not parameter.empty:
+                with suppress(TypeError, ValueError, RecursionError):
+                    defaults[name] = json.dumps(_builtins(parameter.default))
+        return defaults
 
     def decode(self, encoded: object) -> inspect.BoundArguments:
         """Return the arguments from JSON. Raises InvalidPayload if it does not fit."""
@@ -112,7 +129,11 @@ _Unset = msgspec.UnsetType
 
 def encode_result(value: object) -> str:
     """Return a function's result as JSON. Raises TypeError, ValueError, InvalidPayload."""
-    return jsonb(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True))
+    return jsonb(_builtins(value))
+
+
+def _builtins(value: object) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)
 
 
 def _encode_other(value: Any) -> Any:

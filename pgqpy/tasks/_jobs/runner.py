@@ -120,10 +120,10 @@ class JobRunner:
             raise DeadLetter('the payload is no job\'s: that is {"task": name, "args": {...}}')
         job = self.app.names.get(name)
         if job is None:
-            logger.warning(
-                "task %s is left for a newer worker: no job of this one is called %s", task.id, name
-            )
-            raise Retry(_UNKNOWN)
+            reason = f"left for a newer worker: no job of {self.name} is called {name}"
+            logger.warning("task %s is %s", task.id, reason)
+            # That its last worker was lost is still to be known.
+            raise Retry(_UNKNOWN, None if task.error == sql.LOST else reason)
         return job
 
 

@@ -17,7 +17,7 @@ from time import monotonic
 import psycopg
 
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.failure import is_outage
+from pgqpy._runtime.failure import is_outage, soon
 from pgqpy.errors import PERMANENT, InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry import in_short
@@ -245,10 +245,10 @@ class AsyncRowExecutor:
         self.look_at = monotonic() + pause
         logger.log(
             self._pauses.level,
-            "table %s: %s; again in %.1f s",
+            "table %s: %s; again %s",
             self._settings.table,
             in_short(error),
-            pause,
+            soon(pause),
             extra=self._settings.fields | {"pause": pause},
         )
         await self.close()

@@ -104,10 +104,10 @@ class Completions:
         encoding = self._info.parameter_status("server_encoding") or ""
         if kind is Finished:
             results = [outcome.result for outcome in outcomes]
-            notes = [outcome.note and storable(outcome.note, encoding) for outcome in outcomes]
-            return sql.FINISH_MANY, [*arguments, _if_any(results), _if_any(notes)]
+            return sql.FINISH_MANY, [*arguments, _if_any(results), _notes(outcomes, encoding)]
         if kind is Released:
-            return sql.RELEASE, [*arguments, [outcome.delay for outcome in outcomes]]
+            delays = [outcome.delay for outcome in outcomes]
+            return sql.RELEASE, [*arguments, delays, _notes(outcomes, encoding)]
         if kind is Failed:
             return sql.FAIL_MANY, [
                 *arguments,
@@ -129,6 +129,10 @@ class Completions:
             False,
             False,
         ]
+
+
+def _notes(outcomes: list[Any], encoding: str) -> list[Any] | None:
+    return _if_any([outcome.note and storable(outcome.note, encoding) for outcome in outcomes])
 
 
 def _if_any(values: list[Any]) -> list[Any] | None:

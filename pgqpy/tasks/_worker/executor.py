@@ -114,7 +114,7 @@ class Executor:
         for claim in claims:
             if claim.cancelled or claim.end <= now:
                 self._end(Completion(claim, Released(None)))
-            elif claim.suspect and (outcome := self._completer.outcome_of_lost(claim)):
+            elif claim.suspect and (outcome := self._completer.taken_over(claim)):
                 self._end(Completion(claim, outcome))
             else:
                 begun.append(claim)

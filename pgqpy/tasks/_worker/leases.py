@@ -19,6 +19,7 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import soon
 from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy.connection import Connection, connect
 from pgqpy.log import logger
@@ -157,7 +158,7 @@ class Leases:
             self.drop(unbegun)
             try:
                 if unbegun:
-                    self._ask(conn, sql.RELEASE, *_versions(unbegun), [None] * len(unbegun))
+                    self._ask(conn, sql.RELEASE, *_versions(unbegun), None, None)
                 lost = self._renew(conn, begun) if begun else []
             except Exception:
                 for claim in begun:
@@ -171,10 +172,10 @@ class Leases:
 
     def _not_renewed(self, error: Exception, pause: float) -> None:
         logger.warning(
-            "leases of %s tasks could not be renewed: %s; again in %.1f s",
+            "leases of %s tasks could not be renewed: %s; again %s",
             len(self),
             str(error).partition("\n")[0],
-            pause,
+            soon(pause),
             extra={"claimant": self._claimant, "pause": pause},
         )
 

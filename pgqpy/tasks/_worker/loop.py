@@ -10,6 +10,7 @@ from time import monotonic
 
 from pgqpy._runtime.acompat import Slots, Waker
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import soon
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
 from pgqpy.log import logger
 from pgqpy.tasks._notifier import Notifier
@@ -222,10 +223,10 @@ class Loop:
         pause = self._away.pause(error)
         logger.log(
             self._away.level,
-            "worker %s lost the database: %s; again in %.1f s",
+            "worker %s lost the database: %s; again %s",
             self._settings.database.claimant,
             str(error).partition("\n")[0],
-            pause,
+            soon(pause),
             extra=self._settings.fields | {"pause": pause},
         )
         self._exchange.close()

@@ -70,11 +70,22 @@ class TaskOutcomes:
         )
         return Released(timedelta(seconds=pause))
 
-    def outcome_of_lost(self, claim: Claim) -> Outcome | None:
-        """Return the last outcome of a task that lost a worker; None if it is retried."""
-        before = replace(claim.task, attempts=claim.task.attempts - 1)
+    def taken_over(self, claim: Claim) -> Outcome | None:
+        """Return the last outcome of a task that lost a worker; None if it is begun again."""
+        task = claim.task
+        before = replace(task, attempts=task.attempts - 1)
         outcome = self._decide(TaskLost(sql.LOST), before)
-        return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
+        if isinstance(outcome, Failed) and outcome.delay is None:
+            return outcome
+        logger.info(
+            "task %s of queue %s is taken over, in attempt %s: %s",
+            task.id,
+            task.queue,
+            task.attempts,
+            sql.LOST,
+            extra=self._fields(claim),
+        )
+        return None
 
     def _decide(self, error: Exception, task: Task) -> Outcome:
         def policy(attempt: int, error: Exception) -> float | timedelta | None:

@@ -1,4 +1,5 @@
-create or replace function pgq_task.release(claimant text, ids bigint[], versions int4[], delays interval[] default null)
+create or replace function pgq_task.release(
+    claimant text, ids bigint[], versions int4[], delays interval[] default null, reasons text[] default null)
 returns setof bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -8,6 +9,7 @@ as $$
 -- Parameters:
 --      versions    - their versions, as claim() or renew() returned them
 --      delays      - one for each, or null: time until the task is available again; null for its previous position
+--      reasons     - one for each, or null: the error that the tasks are shown with; null keeps it
 -- Returns: the ids of the tasks that were not released, because another claimant has them, or has finished them.
 -- Errors: PQ072 lists of different length, a negative delay
 #variable_conflict use_column
@@ -17,7 +19,8 @@ declare
     v_queues    int4[];
     v_cancelled constant boolean := exists (select from pgq_task.cancellation c where c.id = any (ids));
 begin
-    perform pgq_task._require_same_length(ids, versions), pgq_task._require_one_each('delays', cardinality(delays), ids);
+    perform pgq_task._require_same_length(ids, versions), pgq_task._require_one_each('delays', cardinality(delays), ids),
+            pgq_task._require_one_each('reasons', cardinality(reasons), ids);
     if v_cancelled then
         select array_agg(t.queue_id) into v_queues
           from pgq_task.task t
@@ -27,8 +30,8 @@ begin
         end if;
     end if;
     with given as (
-        select t.id, d.delay
-          from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
+        select t.id, d.delay, d.reason
+          from unnest(release.ids, release.versions, release.delays, release.reasons) d (id, version, delay, reason)
           join pgq_task.task t on t.id = any (array[d.id]) and t.version = d.version
           join pgq_task.queue q
             on q.queue_id = t.queue_id + 0 and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
@@ -38,6 +41,7 @@ begin
     back as (
         update pgq_task.task t
            set version = t.version + 1, lease = null, claimant = null, attempts = greatest(t.attempts - 1, 0),
+               error = coalesce(given.reason, t.error),
                pos = case when given.delay <> interval '0' then pgq_task._position_at(null, given.delay)
                           else least(t.pos, v_now) end
           from given

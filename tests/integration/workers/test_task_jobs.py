@@ -250,9 +250,11 @@ def test_an_unknown_parameter_is_tried_again_and_an_unknown_job_left_for_a_newer
     work()
     [(_, parameter)] = buried(conn)
     assert "unknown field `two`" in parameter
-    assert "left for a newer worker: no job of this one is called unknown" in caplog.text
-    tasks = ops.rows(conn, "select queue, attempts, status from pgq_task.tasks order by id")
-    assert tasks[0] == {"queue": QUEUE, "attempts": 0, "status": "scheduled"}
+    (left,) = Tasks(conn).list(QUEUE)
+    assert (left.attempts, left.status) == (0, "scheduled")
+    assert left.error is not None
+    assert re.fullmatch("left for a newer worker: no job of .+ is called unknown", left.error)
+    assert left.error in caplog.text
 
     @app.task(aliases=["unknown"])
     def known() -> None: ...
@@ -392,7 +394,9 @@ def test_a_push_has_its_own_timeout_and_attempts(
         {"max_attempts": 0},
         {"max_attempts": "3"},
         {"unique_while": "running"},
+        {"unique_while": "asleep", "unique_key": "key"},
         {"unique_for": 60},
+        {"unique_for": 0, "unique_key": "key"},
         {"replace": True},
     ],
 )
@@ -413,6 +417,8 @@ def test_jobs_are_unique_by_arguments_state_and_period(app: TaskApp, conn: Conne
 
     first = by_arguments.push(conn, 1)
     assert by_arguments.push(conn, one=1) == first != by_arguments.push(conn, 2)
+    # A default that is given is the same call, another value is another one.
+    assert by_arguments.push(conn, 1, 2) == first != by_arguments.push(conn, 1, 3)
     ids = by_arguments.push_many(conn, [{"one": 3}, {"one": 1}, {"one": 3}])
     assert isinstance(ids, list)
     assert (ids[1], ids[2]) == (first, ids[0])

@@ -354,7 +354,7 @@ def test_log_and_hook_say_what_became_of_a_task_that_failed(
         if record.name == "pgqpy" and record.levelno >= logging.WARNING
     ]
     assert logged == [
-        f"task {task_id} of queue work failed in attempt 1, again in 0.0 s: ValueError: no luck",
+        f"task {task_id} of queue work failed in attempt 1, again at once: ValueError: no luck",
         f"{said}: ValueError: no luck",
     ]
 

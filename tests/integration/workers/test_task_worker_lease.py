@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 import time
@@ -118,6 +119,19 @@ def test_a_task_that_is_stuck_ends_at_the_time_limit_of_its_queue(
     tasks.push("work", 1)
     run_until_empty(AsyncTaskWorker(dsn, "work", handle, lease=0.3))
     assert (attempts, ended) == ([1, 2], ["cancelled"] * 2)
+
+
+def test_a_task_is_taken_over_from_a_lost_worker_and_the_log_says_so(
+    dsn: str, conn: Connection, tasks: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = tasks.push("work", 1)
+    conn.execute("select pgq_task.claim('{work}', 'killed', '1 ms')")
+    with caplog.at_level(logging.INFO):
+        run_until_empty(TaskWorker(dsn, "work", lambda task: None))
+    said = f"task {task_id} of queue work is taken over, in attempt 2: the worker was lost"
+    (record,) = (each for each in caplog.records if each.getMessage() == said)
+    assert (record.levelname, record.__dict__["task_id"]) == ("INFO", task_id)
+    assert (record.__dict__["queue"], record.__dict__["attempt"]) == ("work", 2)
 
 
 def test_a_batch_goes_on_without_a_lost_task(dsn: str, conn: Connection, tasks: Tasks) -> None:
