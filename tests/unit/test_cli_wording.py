@@ -9,7 +9,7 @@ from pgqpy.cli._base.output import duration, printable, rate, shown
 
 def test_durations_read_in_two_units_at_most() -> None:
     texts = {
-        0: "0 ms",
+        0: "0 s",
         0.0034: "3 ms",
         1: "1 s",
         3.44: "3.4 s",

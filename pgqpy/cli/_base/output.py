@@ -252,7 +252,7 @@ def duration(value: timedelta) -> str:
     seconds = value.total_seconds()
     if seconds < 0:
         return f"-{duration(-value)}"
-    if round(seconds, 3) < 1:
+    if 0 < round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"

@@ -54,16 +54,17 @@ def _do(
 @choice_options
 @click.option("--set-payload", type=JSON, help="For tasks given by ids: with this payload.")
 def retry(conn: Connection, set_payload: str | None, **which: Any) -> None:
-    """Send tasks of an error queue back to where they failed.
+    """Send failed tasks back to the queue where they failed.
 
-    They are available there at once, with no attempts, and with their old headers and unique key.
-    If another task has that key now, they stay.
+    Give ids, or that queue; the name of an error queue stands for all tasks in it. They are
+    available at once, with no attempts, and with their old headers and unique key. If another task
+    has that key now, they stay.
 
     Examples:
       pgqpy task retry 17
       pgqpy task retry 17 --set-payload '{"to": "ann@example.com"}'
-      pgqpy task retry --queue mails.failed --error timeout --dry-run
-      pgqpy task retry --queue mails.failed --all
+      pgqpy task retry --queue mails --error timeout --dry-run
+      pgqpy task retry --queue mails --all
     """
     if set_payload is not None and not which["ids"]:
         # The filter may be about the payload, and would not find the task again.
@@ -80,6 +81,7 @@ def retry(conn: Connection, set_payload: str | None, **which: Any) -> None:
         send_back,
         lost="they came from no other queue, or a task there has their unique key;"
         " `pgqpy task start` makes a task available where it is",
+        failed=True,
         **which,
     )
 

@@ -15,7 +15,7 @@ from pgqpy.cli._base.arguments import INTERVAL, JSON, PRIORITY, TASK_ID, TEXT
 from pgqpy.cli._base.command import Group, dry_run_option, options
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import brief
-from pgqpy.tasks import Tasks
+from pgqpy.tasks import TaskInfo, Tasks
 
 
 @click.group(cls=Group)
@@ -36,6 +36,13 @@ def distance(time: datetime | None, now: datetime) -> str | None:
     if time is None:
         return None
     return f"in {brief(time - now)}" if time > now else f"{brief(now - time)} ago"
+
+
+def attempts_of(info: TaskInfo) -> int:
+    """Return the attempts at a task; for one that waits in an error queue, before it failed."""
+    headers = info.headers or {}
+    before: int = headers.get("attempts", 0) if "failed_at" in headers else 0
+    return info.attempts or before
 
 
 def compact(value: Any) -> str:
@@ -103,6 +110,24 @@ def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]
     return given
 
 
+def failed_of(
+    conn: pgqpy.Connection, queue: str | None, given: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return the error queue of a queue, and the filter for the tasks in it that come from it.
+
+    An error queue stands for itself, with all tasks in it.
+    """
+    if queue is None or "*" in queue:
+        raise CliError("failed tasks are those of one queue", "name it, without an asterisk")
+    tasks = Tasks(conn)
+    if queue.endswith(".failed") or any(
+        queue == each.error_queue for each in tasks.queues(max_count=1)
+    ):
+        return queue, given
+    (info,) = tasks.queues(queue, max_count=1)
+    return info.error_queue, given | {"headers": given.get("headers", {}) | {"origin": queue}}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Tasks of one queue: the filter that finds them."""
@@ -119,11 +144,13 @@ def choose(
     queue: str | None = None,
     every: bool = False,
     claimed: bool = False,
+    failed: bool = False,
     **which: Any,
 ) -> list[Choice]:
     """Return the chosen tasks, queue by queue. Raises CliError for ids that do not exist.
 
-    Without ``claimed``, claimed tasks are refused if they are named by their ids.
+    Without ``claimed``, claimed tasks are refused if they are named by their ids. With ``failed``
+    the tasks of a queue are those that are in its error queue.
     """
     given = read_filter(conn, which)
     if ids:
@@ -132,7 +159,7 @@ def choose(
         return _by_ids(conn, ids, claimed=claimed)
     if queue is None or every == bool(given):
         raise click.UsageError("Give ids, or --queue with options that say which, or with --all.")
-    return [Choice(queue, given)]
+    return [Choice(*failed_of(conn, queue, given)) if failed else Choice(queue, given)]
 
 
 def _by_ids(conn: pgqpy.Connection, ids: tuple[int, ...], *, claimed: bool) -> list[Choice]:

@@ -12,7 +12,6 @@ from psycopg.types.json import Jsonb
 
 from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument, task_queue_argument
 from pgqpy.cli._base.command import count_option, watch_options
-from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     json_option,
     make_table,
@@ -23,8 +22,10 @@ from pgqpy.cli._base.output import (
 )
 from pgqpy.cli._base.output import show as show_again
 from pgqpy.cli._tasks.choice import (
+    attempts_of,
     compact,
     distance,
+    failed_of,
     filter_options,
     no_such_task,
     read_filter,
@@ -56,7 +57,7 @@ def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **
     """
     given = read_filter(conn, which)
     if failed:
-        queue, given = _failed(conn, queue, given)
+        queue, given = failed_of(conn, queue, given)
     tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
     more, tasks = len(tasks) > count, tasks[:count]
     now = datetime.now(UTC)
@@ -66,7 +67,7 @@ def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **
     columns |= {
         "Status": "status",
         "When": lambda each: distance(each.at, now),
-        "Attempts": "attempts",
+        "Attempts": attempts_of,
         "Payload": lambda each: compact(each.payload),
     }
     if any(each.error for each in tasks):
@@ -75,19 +76,6 @@ def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **
     print_items(tasks, columns, empty=empty, each_a_line=True)
     if more and not wants_json():
         say("and more: -n shows them")
-
-
-def _failed(
-    conn: Connection, queue: str | None, given: dict[str, Any]
-) -> tuple[str | None, dict[str, Any]]:
-    """Return the error queue, and the filter for the tasks in it that come from this queue."""
-    if queue is None:
-        raise CliError("--failed needs a queue", "name the queue whose tasks have failed")
-    if queue.endswith(".failed"):
-        return queue, given
-    (info,) = Tasks(conn).queues(queue, max_count=1)
-    headers = given.get("headers", {}) | {"origin": queue}
-    return info.error_queue, given | {"headers": headers}
 
 
 @task.command("errors", role="pgq_reader")
@@ -102,7 +90,7 @@ def errors(conn: Connection, queue: str, count: int) -> None:
     Examples:
       pgqpy task errors mails
     """
-    error_queue, given = _failed(conn, queue, {})
+    error_queue, given = failed_of(conn, queue, {})
     with conn.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(_ERRORS, [error_queue, Jsonb(given), count]).fetchall()
     now = datetime.now(UTC)
@@ -159,7 +147,7 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
             ("status", each.status),
             ("lease ends" if each.status == "claimed" else "available", each.at),
             ("claimed by", each.claimant),
-            ("attempts", each.attempts),
+            ("attempts", attempts_of(each)),
             ("last attempt", each.last_attempt),
             *(_at_work(work[each.id]) if each.id in work else ()),
             ("unique key", each.unique_key),

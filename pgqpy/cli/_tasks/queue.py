@@ -14,6 +14,7 @@ from pgqpy.cli._base.arguments import (
     set_option,
     task_queue_argument,
 )
+from pgqpy.cli._base.command import Settings
 from pgqpy.cli._base.database import dict_rows
 from pgqpy.cli._base.output import (
     json_option,
@@ -178,13 +179,15 @@ def resume(conn: Connection, queue: str) -> None:
 
 @task.command("stats", role="pgq_reader")
 @any_task_queue_argument
+@click.option("--reset", is_flag=True, help="Let them begin at 0 again; needs pgq_admin.")
 @json_option
-def stats(conn: Connection, queue: str | None) -> None:
+def stats(conn: Connection, queue: str | None, reset: bool) -> None:
     """Show how often each operation was done on tasks.
 
-    The counts start when the queue is created, or by pgq_task.reset_statistics(). Failed tasks went
-    to the error queue, released tasks ended an attempt untried. What is rolled back does not count,
-    except a push without options. A crash of the server loses the counts of the last minute.
+    The counts start when the queue is created, or at --reset, which shows them a last time. Failed
+    tasks went to the error queue, released tasks ended an attempt untried. What is rolled back does
+    not count, except a push without options. A crash of the server loses the counts of the last
+    minute.
 
     In QUEUE an asterisk stands for any characters.
 
@@ -193,6 +196,9 @@ def stats(conn: Connection, queue: str | None) -> None:
       pgqpy task stats mails --json
     """
     rows = dict_rows(conn, "select * from pgq_task.get_statistics(%s)", [queue])
+    if reset:
+        click.get_current_context().ensure_object(Settings).role = "pgq_admin"
+        Tasks(conn).reset_statistics(queue)
     if queue is not None and "*" not in queue and not wants_json():
         print_pairs(*rows[0].items())
         return

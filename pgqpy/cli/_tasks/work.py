@@ -26,9 +26,17 @@ from pgqpy.errors import PgqError
 @click.option(
     "--batch-size", type=click.IntRange(min=1), metavar="N", help="Claim at most N at once."
 )
-@click.option("--lease", type=float, metavar="SECONDS", help="Claim for this time, and renew.")
 @click.option(
-    "--stop-timeout", type=float, metavar="SECONDS", help="Wait this long for tasks at the end."
+    "--lease",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Claim for this time, and renew.",
+)
+@click.option(
+    "--stop-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Wait this long for tasks at the end.",
 )
 @click.option(
     "--until-empty", is_flag=True, help="Work on what is available, and end; for schedulers."

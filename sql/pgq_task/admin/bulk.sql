@@ -118,10 +118,14 @@ as $$
 -- session that is about to claim or finish them, are included only on request.
 declare
     v_where constant text := pgq_task._filter_sql(i_filter);
-    q       constant pgq_task.queue := pgq_task._find_queue(i_queue, i_action);
+    q       pgq_task.queue;
     v_ids   bigint[];
 begin
     perform pgq_task._require_limit(i_max_tasks);
+    if pgq_task._nothing_failed_yet(i_queue) then
+        return null;
+    end if;
+    q := pgq_task._find_queue(i_queue, i_action);
     -- The number of tasks that match a filter reveals their contents.
     if i_filter - 'ids' <> '{}' then
         perform pgq_task._find_queue(i_queue, 'read');

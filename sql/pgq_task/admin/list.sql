@@ -13,7 +13,7 @@ as $$
 --                    payload, headers    what they contain, as by PostgreSQL's operator @>
 --                    error               a part of its text, in capitals or not
 --                    claimant, priority, unique_key, order_key   equal to this
---                    attempts            minimum number of attempts
+--                    attempts            minimum number of attempts, also of those that failed before an error queue
 --                    created_after, created_before               from this time on, before this time
 --                    at_after, at_before the same of the time from which they are available; of those that
 --                                        are claimed, that is the end of the lease
@@ -33,10 +33,8 @@ declare
 begin
     perform pgq_task._require_limit(max_tasks);
     if list_tasks.queue not like '%*%' then
-        if not exists (select from pgq_task.queue q where q.queue_name = list_tasks.queue)
-           and exists (select from pgq_task.queue q where coalesce(q.queue_error_queue, q.queue_name || '.failed') = list_tasks.queue)
-        then
-            return; -- Nothing has failed yet.
+        if pgq_task._nothing_failed_yet(list_tasks.queue) then
+            return;
         end if;
         perform pgq_task._find_queue(list_tasks.queue, 'read');
     end if;
@@ -73,6 +71,15 @@ begin
         exit when v_left <= 0;
     end loop;
 end;
+$$;
+
+create or replace function pgq_task._nothing_failed_yet(i_queue text)
+returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns whether a queue is an error queue that no task has come to yet: it does not exist.
+    select not exists (select from pgq_task.queue q where q.queue_name = i_queue)
+           and exists (select from pgq_task.queue q where coalesce(q.queue_error_queue, q.queue_name || '.failed') = i_queue);
 $$;
 
 create or replace function pgq_task._filter_sql(i_filter jsonb)
@@ -119,7 +126,8 @@ begin
                 when 'unique_key' then format('s.unique_key = %L', v_list[1])
                 when 'order_key' then format('s.order_key = %L', v_list[1])
                 when 'priority' then format('s.priority = %L::int2', v_list[1]::int2)
-                when 'attempts' then format('s.attempts >= %L', v_list[1]::int4)
+                when 'attempts' then format(
+                    '(s.attempts >= %1$s or s.headers @? ''$ ? (exists (@.failed_at)).attempts ? (@ >= %1$s)'')', v_list[1]::int4)
                 when 'created_after' then format('s.created >= %L', v_time)
                 when 'created_before' then format('s.created < %L', v_time)
                 when 'at_after' then format('s.at >= %L', v_time)

@@ -112,7 +112,7 @@ begin
         perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
         continue when not found;
         if d.removed is not null then
-            perform pgq_task._to_error_queue(d.id, format('step %s of its flow was removed', d.removed));
+            perform pgq_task._to_error_queue(d.id, format('it comes after %s, which was removed', d.removed));
         else
             perform pgq_task._change_locked(array[d.id], array[jsonb_build_object(
                 'delay', '0', 'headers', (select t.headers from pgq_task.task t where t.id = d.id) || jsonb_build_object('results', d.results))]);

@@ -95,6 +95,8 @@ def test_sizes_are_listed_by_status_and_operations_counted(
     assert "mails.failed" in cli.ok("task", "stats")
     assert "mails.failed" in cli.ok("task", "stats", "m*.f*")
     assert cli.ok("task", "stats", "s*") == "no such task queues\n"
+    assert cli.json("task", "stats", mails, "--reset")[0]["pushed"] == 4
+    assert {each["queue_name"]: each["pushed"] for each in cli.json("task", "stats")}["mails"] == 0
 
 
 # --- push
@@ -232,17 +234,24 @@ def test_failed_tasks_are_seen_where_their_queue_is(cli: Cli, conn: Connection, 
     # There is no error queue yet.
     assert cli.ok("task", "list", mails, "--failed") == "no such tasks\n"
     assert cli.ok("task", "errors", mails) == "no task has failed\n"
+    for queue in (mails, "mails.failed"):
+        assert cli.ok("task", "retry", "--queue", queue, "--all") == "sent back 0 tasks\n"
+    assert cli.ok("task", "remove", "--queue", "mails.failed", "--all") == "removed 0 tasks\n"
+    assert "'nosuch' does not exist" in cli.fails("task", "retry", "--queue", "nosuch", "--all")
     for error in ("no user 17", "no user 4", "timeout\ntraceback"):
         ops.push(conn, mails)
         fail(conn, mails, error=error)
     conn.execute("select pgq_task.push('mails.failed', '1')")
-    assert len(cli.json_lines("task", "list", mails, "--failed")) == 3
+    assert len(cli.json_lines("task", "list", mails, "--failed", "--attempts", "1")) == 3
+    row = cli.ok("task", "list", mails, "--failed", "-n", "1").splitlines()[2].split()
+    assert row[2:6] == [*row[2:4], "ago", "1"]
     (one,) = cli.json_lines("task", "list", mails, "--failed", "--error", "TIME")
     assert one["headers"]["origin"] == mails
     found = [(each["tasks"], each["error"]) for each in cli.json_lines("task", "errors", mails)]
     assert found == [(2, "no user N"), (1, "timeout")]
     assert len(cli.json_lines("task", "errors", "mails.failed")) == 3
-    assert "name the queue" in cli.fails("task", "list", "--failed")
+    assert "name it" in cli.fails("task", "list", "--failed")
+    assert "name it" in cli.fails("task", "list", "m*", "--failed")
 
 
 def test_the_flow_of_a_task_is_shown_as_a_table_or_a_diagram(cli: Cli, conn: Connection) -> None:
@@ -269,10 +278,14 @@ def test_the_flow_of_a_task_is_shown_as_a_table_or_a_diagram(cli: Cli, conn: Con
 def test_failed_tasks_go_back_to_where_they_failed(cli: Cli, conn: Connection, mails: str) -> None:
     one = pushed(cli, mails, "1")
     fail(conn, mails)
-    command = ("task", "retry", "--queue", "mails.failed", "--error", "TIME")
-    assert cli.ok(*command, "--dry-run") == "1 task would be sent back\n"
-    assert cli.ok(*command) == "sent back 1 task\n"
-    assert (ops.task(conn, one) or {})["queue"] == mails
+    for queue, name in ((mails, "mails.failed"), ("mails.failed", "dead"), ("dead", "dead")):
+        command = ("task", "retry", "--queue", queue, "--error", "TIME")
+        assert cli.ok(*command, "--dry-run") == "1 task would be sent back\n"
+        assert cli.ok(*command) == "sent back 1 task\n"
+        assert (ops.task(conn, one) or {})["queue"] == mails
+        cli.ok("task", "config", mails, "error_queue", name)
+        fail(conn, mails)
+    cli.ok("task", "retry", str(one))
     mend = ("task", "retry", str(one), "--set-payload", '{"to": "ann"}')
     assert "came from no other queue" in cli.fails(*mend)
     assert (ops.task(conn, one) or {})["payload"] == 1

@@ -197,6 +197,7 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "fail_many('me', array[1::bigint], array[1], null, finals => '{true,true}')"),
     (INVALID, "release('me', array[1::bigint, 2], array[1, 1], array['1 s']::interval[])"),
     (INVALID, "release('me', array[1::bigint], array[1], '{1 s,1 s}')"),
+    (INVALID, "release('me', array[1::bigint], array[1], null, '{why,why}')"),
     (INVALID, "set_queue_config('q', 'max_attempts', '0')"),
     (INVALID, "push_many('q', '{1,2}', unique_keys => '{a}')"),
     (INVALID, "set_queue_config('q', 'lease', '0')"),
@@ -417,6 +418,8 @@ def test_the_command_line_finds_it_before_it_connects(cli: Cli) -> None:
         (["list", Q, "-n", "99999999999"], "range"),
         (["list", Q, "--attempts", "99999999999"], "range"),
         (["show", "99999999999999999999"], "range"),
+        (["work", "shop:app", "--lease", "0"], "range"),
+        (["work", "shop:app", "--stop-timeout", "-1"], "range"),
     ):
         assert said in cli.fails("task", *arguments, exit_code=2)
 

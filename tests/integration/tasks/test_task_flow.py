@@ -93,7 +93,7 @@ def test_steps_after_one_that_was_removed_fail(tasks: Tasks, how: str) -> None:
         tasks.drop_queue("other", force=True)
     assert states(tasks, last) == ["removed", "failed", "waiting"]
     (failed,) = tasks.list("work.failed")
-    assert (failed.id, failed.error) == (middle, "step load of its flow was removed")
+    assert (failed.id, failed.error) == (middle, "it comes after load, which was removed")
     # Its queue is dropped with all of the rest.
     tasks.drop_queue("work", force=True)
     tasks.drop_queue("work.failed", force=True)
