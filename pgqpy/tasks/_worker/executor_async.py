@@ -31,13 +31,14 @@ from pgqpy.tasks._worker.completer_async import AsyncCompleter, AsyncHooks, asyn
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
 from pgqpy.tasks._worker.leases import Claim
 
-#: The seconds for which an answer counts as new: a look costs a tenth of that.
+#: The minimum seconds for which an answer counts as new; if the server answers slowly, as long as ten
+#: looks take.
 _NEWS = 0.002
 #: The same for a worker that claims one task and begins it at once: nothing happens in between,
 #: and on a busy machine a processor is longer away than that.
 _NEWS_OF_ONE = 0.05
 #: The waiting tasks to ask about, for each slot: about those that begin before the answer is old.
-_AHEAD = 4
+_AHEAD = 10
 
 
 class Lost(Exception):
@@ -63,8 +64,8 @@ class AsyncExecutor:
         self._asking = Lock()
         #: The tasks that slots are about to begin, since the last answer.
         self._beginning: list[Claim] = []
-        alone = settings.batch_size == settings.concurrency == 1
-        self._news = _NEWS_OF_ONE if alone else _NEWS
+        self._alone = settings.batch_size == settings.concurrency == 1
+        self._news = _NEWS_OF_ONE if self._alone else _NEWS
         #: Outcomes that the server must be told.
         self.ended: deque[Completion] = deque()
         #: The number of tasks that `process_batch` gets at once.
@@ -143,6 +144,8 @@ class AsyncExecutor:
                 # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
                 return
+        if not self._alone:
+            self._news = min(max(10 * (monotonic() - asked), _NEWS), _NEWS_OF_ONE)
         for claim in claims_by_id.values():
             claim.asked = asked
         for task_id, reason in rows:
