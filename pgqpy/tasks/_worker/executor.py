@@ -34,8 +34,8 @@ from pgqpy.tasks._worker.completer import Completer, Hooks, send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
 from pgqpy.tasks._worker.leases import Claim
 
-#: The minimum seconds for which an answer counts as new; if the server answers slowly, as long as ten
-#: looks take.
+#: The minimum seconds for which an answer counts as new; if the server answers slowly, as long as
+#: ten looks take.
 _NEWS = 0.002
 #: The same for a worker that claims one task and begins it at once: nothing happens in between,
 #: and on a busy machine a processor is longer away than that.
