@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 import psycopg
 
@@ -52,10 +53,16 @@ def note_sql() -> str:
     return f"""
 do $$
 begin
-    execute pg_catalog.format('comment on table {_TABLE} is %L', '{_sources()} ' || ({_CATALOG}));
+    execute pg_catalog.format('comment on table {_TABLE} is %L', '{sources()} ' || ({_CATALOG}));
 end;
 $$;
 """
+
+
+def catalog_of(conn: psycopg.Connection[Any]) -> str:
+    """Return the digest of what a migration would bring back, as it is now."""
+    [(digest,)] = conn.execute(_CATALOG.encode())
+    return str(digest)
 
 
 def revision_if_current(dsn: str) -> str | None:
@@ -72,7 +79,7 @@ def revision_if_current(dsn: str) -> str | None:
                    and relkind = 'r'
                    and relowner = 'pgq_owner'::regrole
                 """.encode(),
-                [_sources()],
+                [sources()],
             ).fetchone()
             if noted != (True,):
                 return None
@@ -84,7 +91,7 @@ def revision_if_current(dsn: str) -> str | None:
 
 
 @cache
-def _sources() -> str:
+def sources() -> str:
     """Return a digest of everything that a migration executes."""
     digest = blake2b(digest_size=16)
     for path in sorted([*SQL_DIR.rglob("*"), *MIGRATIONS_DIR.rglob("*.*")]):

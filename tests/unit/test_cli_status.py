@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from pgqpy.cli._status.health import ConsumerState, QueueState, Status, judge
-from pgqpy.cli._status.query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
+from pgqpy.cli._status.view import Status
+from pgqpy.cli._status.view import status_of as shown
 from pgqpy.consumer.progress import BatchProgress
+from pgqpy.doctor import Finding
+from pgqpy.doctor._readings import Failing, Failure, Group, Readings, Rotation, Server, Transaction
+from pgqpy.doctor._status import ConsumerState, QueueState, judge
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -71,7 +74,12 @@ DUE = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
 
 def status_of(**readings: Any) -> Status:
     """The judgement on healthy readings with these changes."""
-    return judge(replace(HEALTHY, **readings), PATIENCE)
+    return shown(judge(replace(HEALTHY, **readings), PATIENCE))
+
+
+def remedy(alert: Finding) -> str:
+    assert alert.remedy is not None
+    return alert.remedy
 
 
 def test_a_queue_that_is_well_gives_no_alert() -> None:
@@ -107,7 +115,7 @@ def test_a_stuck_consumer_is_named_with_the_way_to_let_go_of_it() -> None:
     [alert] = status_of(consumers=[stuck]).alerts
     assert "old one is stuck" in alert.message
     assert "rotation" not in alert.message
-    assert "pgqpy consumer unregister flights 'old one'" in alert.remedy
+    assert "pgqpy consumer unregister flights 'old one'" in remedy(alert)
 
 
 def test_without_a_ticker_the_ticker_is_to_blame_and_not_the_consumers() -> None:
@@ -117,7 +125,7 @@ def test_without_a_ticker_the_ticker_is_to_blame_and_not_the_consumers() -> None
     assert status.queues[0].state is QueueState.NO_TICKER
     assert status.queues[0].consumers[0].state is ConsumerState.OK
     [alert] = status.alerts
-    assert "pgqpy ticker" in alert.remedy
+    assert "pgqpy ticker" in remedy(alert)
 
 
 def test_a_queue_that_is_not_to_be_ticked_is_not_missing_a_ticker() -> None:
@@ -150,11 +158,13 @@ def test_a_queue_that_never_rotates_is_never_due() -> None:
 
 
 def test_old_transactions_are_named_with_the_way_to_end_them() -> None:
-    session = Transaction("session", "77", "ann", "idle in transaction", "psql", PATIENCE)
-    prepared = Transaction("prepared", "move it", "ann", None, None, PATIENCE)
+    session = Transaction(
+        "session", "77", "ann", "idle in transaction", "psql", PATIENCE, "shop", "update t"
+    )
+    prepared = Transaction("prepared", "move it", "ann", None, None, PATIENCE, "shop", None)
     alerts = status_of(transactions=[session, prepared]).alerts
-    assert "pg_terminate_backend(77)" in alerts[0].remedy
-    assert "rollback prepared 'move it'" in alerts[1].remedy
+    assert "pg_terminate_backend(77)" in remedy(alerts[0])
+    assert "rollback prepared 'move it'" in remedy(alerts[1])
 
 
 def test_a_stuck_consumer_that_holds_up_rotation_is_one_alert_and_not_two() -> None:
@@ -176,7 +186,7 @@ def test_stuck_partitions_of_a_group_are_one_alert_with_the_group_to_let_go_of()
         "flights: 2 of 3 partitions of group ship ments are stuck, last seen 2 h ago,"
         " 1 event behind"
     )
-    assert alert.remedy.endswith("pgqpy group drop flights 'ship ments'")
+    assert remedy(alert).endswith("pgqpy group drop flights 'ship ments'")
 
 
 def test_keys_that_wait_for_a_person_are_told_of() -> None:
@@ -186,7 +196,7 @@ def test_keys_that_wait_for_a_person_are_told_of() -> None:
     ]
     [alert] = status_of(groups=groups).alerts
     assert alert.message.startswith("flights: 1 key of group shipments failed too often")
-    assert "pgqpy group parked flights shipments" in alert.remedy
+    assert "pgqpy group parked flights shipments" in remedy(alert)
 
 
 def test_rotation_long_due_that_nothing_holds_up_says_that_maintenance_does_not_work() -> None:
@@ -219,15 +229,15 @@ def test_a_consumer_that_fails_is_failing_and_not_ok_or_stuck_and_keeps_its_even
             "flights: counter fails in batch 7 at event 1234, 3 times since 2 min, last seen"
         )
         assert alert.message.endswith(": ZeroDivisionError: no")
-        assert "unregister" not in alert.remedy
-        assert "by itself" in alert.remedy
+        assert "unregister" not in remedy(alert)
+        assert "by itself" in remedy(alert)
 
 
 def test_a_failing_consumer_that_is_not_tried_any_more_is_to_be_started() -> None:
     old = replace(FAILING, event_id=None, last_attempt=timedelta(hours=3))
     [alert] = status_of(failing={("flights", "counter"): old}).alerts
     assert "fails in batch 7, 3 times" in alert.message
-    assert "last tried 3 h ago: start it again" in alert.remedy
+    assert "last tried 3 h ago: start it again" in remedy(alert)
 
 
 def test_failing_partitions_of_a_group_are_one_alert() -> None:

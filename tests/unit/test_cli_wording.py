@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pgqpy.cli._base.output import duration, printable, rate, shown
+from pgqpy._runtime.words import duration, printable, rate
+from pgqpy.cli._base.output import shown
 
 
 def test_durations_read_in_two_units_at_most() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import LiteralString, TypeAlias
 
 from psycopg import AsyncConnection
@@ -18,7 +19,8 @@ from pgqpy_ticker.problem import Unanswered
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
 _CONNECTION: dict[str, str | int] = {
-    "application_name": "pgqpy ticker",
+    # `pgqpy doctor` compares the version with its own.
+    "application_name": f"pgqpy ticker {version('pgqpy')}",
     "connect_timeout": 10,
     "keepalives": 1,
     "keepalives_idle": 5,

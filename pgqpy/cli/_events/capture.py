@@ -8,11 +8,12 @@ import click
 from psycopg import sql
 from psycopg.errors import InvalidName
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import LIST, QUEUE, TEXT, queue_argument
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.database import dict_rows
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, plural, print_items, say
+from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.connection import Connection
 
 

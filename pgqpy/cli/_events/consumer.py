@@ -11,12 +11,13 @@ from typing import Any, LiteralString
 import click
 from psycopg import sql
 
+from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Exclusive, Group, options
 from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, plural, print_items, say, shown
+from pgqpy.cli._base.output import json_option, print_items, say, shown
 from pgqpy.connection import Connection
 from pgqpy.errors import ForeignTick, TickNotFound, comes_from, translate_errors
 from pgqpy.models import ConsumerInfo, Start

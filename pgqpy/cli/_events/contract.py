@@ -13,11 +13,12 @@ import click
 from psycopg import sql
 
 from pgqpy._runtime.contracts import Contracts
+from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import MOMENT, TEXT, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, plural, print_items, print_json, say
+from pgqpy.cli._base.output import json_option, print_items, print_json, say
 from pgqpy.connection import Connection
 from pgqpy.errors import ContractViolation
 

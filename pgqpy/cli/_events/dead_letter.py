@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, QUEUE, TEXT
 from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, plural, print_in_full, print_items, say, wants_json
+from pgqpy.cli._base.output import json_option, print_in_full, print_items, say, wants_json
 from pgqpy.cli._events.event_file import event_keys
 from pgqpy.connection import Connection
 from pgqpy.dead_letters import DeadLetters

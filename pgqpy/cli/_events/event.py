@@ -13,11 +13,12 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import args_row, scalar_row
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import MOMENT, TEXT, due_options, queue_argument
 from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, plural, print_items, say, shown
+from pgqpy.cli._base.output import json_option, print_items, say, shown
 from pgqpy.cli._events.event_file import FIELDS, FORMATS, event_keys, open_events
 from pgqpy.connection import Connection
 from pgqpy.event import Event, NewEvent

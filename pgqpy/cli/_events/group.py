@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from pgqpy._runtime.words import plural
 from pgqpy.admin import GroupAdmin
 from pgqpy.cli._base.arguments import TEXT, Name, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Group, options
@@ -13,7 +14,6 @@ from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     json_option,
-    plural,
     print_items,
     print_json,
     print_pairs,

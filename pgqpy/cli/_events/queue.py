@@ -28,8 +28,8 @@ from pgqpy.cli._base.output import (
     wants_json,
 )
 from pgqpy.cli._events.consumer import print_consumers
-from pgqpy.cli._status.query import read_delayed
 from pgqpy.connection import Connection
+from pgqpy.doctor._readings import read_delayed
 
 #: The parameters of pgq.set_queue_config(), in the order of their display.
 PARAMETERS = {

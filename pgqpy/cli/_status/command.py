@@ -9,10 +9,10 @@ import click
 from pgqpy.cli._base.arguments import any_queue_argument
 from pgqpy.cli._base.command import Command, watch_options
 from pgqpy.cli._base.output import json_option, show
-from pgqpy.cli._status.health import judge
-from pgqpy.cli._status.query import read
-from pgqpy.cli._status.view import render
+from pgqpy.cli._status.view import render, status_of
 from pgqpy.connection import Connection
+from pgqpy.doctor._readings import read
+from pgqpy.doctor._status import judge
 
 
 @click.command(cls=Command, role="pgq_reader")
@@ -35,7 +35,7 @@ def status(
     A queue's line shows the events per second, the events that no tick covers yet, and the age and
     number of its last tick. The lines below it are its consumers: their pending events and the age
     of their position. Problems are listed under the table with their remedies: no ticker, stuck
-    consumers, blocked rotation, transactions left open.
+    consumers, blocked rotation, transactions left open. `pgqpy doctor` checks more.
 
     Examples:
       pgqpy status
@@ -44,5 +44,7 @@ def status(
     """
     patience = timedelta(seconds=stuck_after)
     show(
-        lambda: judge(read(conn, queue, patience), patience), render, every=every if watch else None
+        lambda: status_of(judge(read(conn, queue, patience), patience)),
+        render,
+        every=every if watch else None,
     )

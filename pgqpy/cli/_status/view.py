@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy.cli._base.output import brief, empty_table, plural, printable, rate, shown
-from pgqpy.cli._status.health import (
-    Alert,
+from pgqpy._runtime.words import brief, plural, printable, rate
+from pgqpy.cli._base.output import empty_table, shown
+from pgqpy.consumer.progress import BatchProgress
+from pgqpy.doctor import Finding
+from pgqpy.doctor._queues import alerts
+from pgqpy.doctor._readings import Failure, ForeignLock, Server, Transaction
+from pgqpy.doctor._status import (
     ConsumerState,
     ConsumerStatus,
+    Judgement,
     QueueState,
     QueueStatus,
-    Status,
 )
-from pgqpy.consumer.progress import BatchProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The output of `pgqpy status`; with --json, exactly this."""
+
+    server: Server
+    queues: list[QueueStatus]
+    old_transactions: list[Transaction]
+    foreign_locks: list[ForeignLock]
+    failures: list[Failure]
+    alerts: list[Finding]
+
+
+def status_of(state: Judgement) -> Status:
+    """Return the states, and what the doctor's checks of queues say about them."""
+    readings = state.readings
+    return Status(
+        readings.server,
+        state.queues,
+        readings.transactions,
+        readings.foreign_locks,
+        readings.failures,
+        alerts(state),
+    )
+
 
 _STYLES = {
     ConsumerState.OK: "green",
@@ -125,8 +155,8 @@ def _lag(value: timedelta | None) -> str:
     return "-" if value is None else brief(value)
 
 
-def _alert(alert: Alert) -> Table:
+def _alert(alert: Finding) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_row(Text("!", "bold red"), Text(printable(alert.message)))
-    grid.add_row("", Text(printable(alert.remedy), "cyan"))
+    grid.add_row("", Text(printable(alert.remedy or ""), "cyan"))
     return grid

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import JSON, PRIORITY, TASK_ID, TASK_QUEUE, TEXT, due_options
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import plural, say
+from pgqpy.cli._base.output import say
 from pgqpy.cli._tasks.choice import (
     Choice,
     choice_options,

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 import pgqpy
+from pgqpy._runtime.words import brief
 from pgqpy.cli._base.arguments import INTERVAL, JSON, PRIORITY, TASK_ID, TEXT
 from pgqpy.cli._base.command import Group, dry_run_option, options
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import brief
 from pgqpy.tasks import TaskInfo, Tasks
 
 

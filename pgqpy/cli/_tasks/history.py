@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import MOMENT, TASK_ID, TASK_QUEUE, task_queue_argument
 from pgqpy.cli._base.command import count_option, dry_run_option, options
-from pgqpy.cli._base.output import json_option, plural, print_items, say
+from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.cli._tasks.choice import compact, distance, payload_option, task
 from pgqpy.connection import Connection
 from pgqpy.tasks import Tasks

@@ -10,6 +10,7 @@ from itertools import islice
 
 import click
 
+from pgqpy._runtime.words import plural
 from pgqpy.cli._base.arguments import (
     INTERVAL,
     JSON,
@@ -22,7 +23,7 @@ from pgqpy.cli._base.arguments import (
 )
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import plural, say
+from pgqpy.cli._base.output import say
 from pgqpy.cli._tasks.choice import task
 from pgqpy.tasks import _statements as sql
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pgqpy._runtime.words import duration
 from pgqpy.cli._base.arguments import (
     INTERVAL,
     TEXT,
@@ -16,7 +17,7 @@ from pgqpy.cli._base.arguments import (
 )
 from pgqpy.cli._base.command import options
 from pgqpy.cli._base.database import dict_rows
-from pgqpy.cli._base.output import duration, json_option, print_items, say
+from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.cli._tasks.choice import task
 from pgqpy.connection import Connection
 from pgqpy.tasks import TaskLimits, Tasks

@@ -137,7 +137,7 @@ def test_it_stands_by_while_a_daemon_leads_and_takes_over(
         eventually(conn, "select true from pgq.subscription")
         ops.insert(conn, queue, "by the daemon")
         eventually(conn, "select count(*) = 1 from noted")
-        assert leader(conn) == "pgqpy ticker"
+        assert leader(conn) == f"pgqpy ticker {pgqpy.__version__}"
         daemon.kill()
         ops.insert(conn, queue, "by itself")
         eventually(conn, "select count(*) = 2 from noted")

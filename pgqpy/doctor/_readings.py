@@ -1,4 +1,4 @@
-"""The readings for ``pgqpy status``: read in one go, as plain values.
+"""What is read of queues and consumers, for `pgqpy.doctor` and ``pgqpy status``: plain values.
 
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). The rest is read
 here and nowhere else: when each queue rotates and what blocks that, how many events wait for a
@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from psycopg.rows import class_row
 
-import pgqpy
 from pgqpy.admin import Admin
-from pgqpy.cli._base.database import one_queue
+from pgqpy.connection import Connection
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 
@@ -122,21 +121,21 @@ FOREIGN_LOCKS = """
 select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
 """
 
-# Only transactions that have written, or are prepared: a tick must wait for these. Other users'
-# sessions show their age only to members of pg_monitor.
+# Only transactions that have written, or are prepared: events and rotation wait for these, in
+# whichever database of the cluster they are. Other users' sessions show their age only to members
+# of pg_monitor.
 TRANSACTIONS = """
 select 'session' as kind, pid::text as name, usename::text as username, state,
-       application_name as application, now() - xact_start as age
+       application_name as application, now() - xact_start as age, datname::text as database,
+       left(query, 200) as query
   from pg_catalog.pg_stat_activity
- where datname = current_database()
-   and backend_xid is not null
+ where backend_xid is not null
    and pid <> pg_backend_pid()
    and now() - xact_start > %(older_than)s
 union all
-select 'prepared', gid, owner::text, null, null, now() - prepared
+select 'prepared', gid, owner::text, null, null, now() - prepared, database::text, null
   from pg_catalog.pg_prepared_xacts
- where database = current_database()
-   and now() - prepared > %(older_than)s
+ where now() - prepared > %(older_than)s
  order by age desc
 """
 
@@ -197,6 +196,8 @@ class Transaction:
     state: str | None
     application: str | None
     age: timedelta
+    database: str | None
+    query: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,16 +253,16 @@ class Readings:
     failing: dict[tuple[str, str], Failing]
 
 
-def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
+def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings:
     """Read the state of all queues, or of one, and the transactions older than an age.
 
     Raises pgqpy.errors.QueueNotFound if that queue does not exist.
     """
     admin = Admin(conn)
-    queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
+    queues = admin.get_queue_info(queue)
     [server] = _rows(conn, Server, SERVER)
     dead_letters = None
-    if _may_read(conn, "pgq.dead_letter"):
+    if may_read(conn, "pgq.dead_letter"):
         dead_letters = {(name, by): number for name, by, number in conn.execute(DEAD_LETTERS)}
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     failing = _rows(conn, Failing, FAILING, needs=["pgq.failing_consumer"])
@@ -287,14 +288,14 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     )
 
 
-def read_delayed(conn: pgqpy.Connection, queue: str | None) -> dict[str, Delayed]:
+def read_delayed(conn: Connection, queue: str | None) -> dict[str, Delayed]:
     """Return the delayed events of all queues, or of one, by queue; nothing without the right."""
     rows = _rows(conn, Delayed, DELAYED, [queue], needs=["pgq.get_delayed_info(text)"])
     return {row.queue: row for row in rows}
 
 
 def _rows(
-    conn: pgqpy.Connection,
+    conn: Connection,
     kind: type[Row],
     statement: str,
     arguments: Any = None,
@@ -302,11 +303,12 @@ def _rows(
     needs: Sequence[str] = (),
 ) -> list[Row]:
     """Return the rows of a statement; none if the role may not read the objects that it needs."""
-    if needs and not _may_read(conn, *needs):
+    if needs and not may_read(conn, *needs):
         return []
     with conn.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(statement, arguments).fetchall()
 
 
-def _may_read(conn: pgqpy.Connection, *names: str) -> bool:
+def may_read(conn: Connection, *names: str) -> bool:
+    """Whether the role may select from, or call, all of these."""
     return conn.execute(MAY_READ, [list(names)]).fetchone() == (True,)

@@ -1,0 +1,90 @@
+"""What is wrong with a database and its queues, why, and what mends it: ``pgqpy doctor``.
+
+`examine` runs all `CHECKS`. Each looks at one thing, read-only and for a limited time, and has an
+entry in docs/troubleshooting.md under its name.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pgqpy.connection import Connection
+from pgqpy.doctor import _queues, _server, _storage
+from pgqpy.doctor._finding import Finding, Verdict
+from pgqpy.doctor._look import Check, Look
+from pgqpy.doctor._samples import Samples
+
+#: In the order in which they run.
+CHECKS: tuple[Check, ...] = (
+    _server.schema,
+    _server.rights,
+    _server.ticker,
+    _queues.CHECKS["ticks"],
+    _queues.CHECKS["maintenance"],
+    _server.pooler,
+    _server.notifications,
+    _server.clock,
+    _server.settings,
+    _queues.CHECKS["old transactions"],
+    _queues.CHECKS["locks of strangers"],
+    _storage.horizon,
+    _storage.slots,
+    _queues.CHECKS["rotation"],
+    _storage.disk,
+    _queues.CHECKS["failing consumers"],
+    _queues.CHECKS["stuck consumers"],
+    _storage.backlogs,
+    _queues.CHECKS["parked keys"],
+    _storage.dead_letters,
+    _storage.poison_tasks,
+    _storage.dead_rows,
+    _storage.sequences,
+    _storage.staging_tables,
+    _storage.temporary_tables,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What all checks found, the worst first."""
+
+    database: str
+    server_version: str
+    seconds: float
+    findings: list[Finding]
+
+    @property
+    def worst(self) -> Verdict:
+        """The worst verdict."""
+        return max((each.verdict for each in self.findings), key=lambda each: each.rank)
+
+
+def examine(
+    conn: Connection, *, stuck_after: timedelta = timedelta(minutes=5), wait: float = 0
+) -> Report:
+    """Run all checks on a connection of their own, which is not in a transaction.
+
+    A consumer may be ``stuck_after`` behind, and a transaction as old, before it is reported. With
+    ``wait`` it looks twice, so many seconds apart, and forecasts when disks are full and consumers
+    have caught up. Without, it takes less than 3 s.
+
+    Raises psycopg.OperationalError if the connection breaks. What the role may not look at is a
+    finding.
+    """
+    began = time.monotonic()
+    look = Look(conn, stuck_after)
+    findings = CHECKS[0].findings(look)
+    if findings[0].verdict is not Verdict.PROBLEM:
+        if wait:
+            look = Look(conn, stuck_after, Samples.take(conn, wait))
+        findings += [each for check in CHECKS[1:] for each in check.findings(look)]
+    [(database, version)] = conn.execute(
+        "select current_database(), current_setting('server_version')"
+    )
+    findings.sort(key=lambda each: -each.verdict.rank)
+    return Report(database, version, time.monotonic() - began, findings)
+
+
+__all__ = ["CHECKS", "Check", "Finding", "Report", "Verdict", "examine"]
