@@ -23,7 +23,7 @@ COMMANDS = {
         "_events.dead_letter:dead_letter",
         "Look at events that consumers have given up, and replay them.",
     ),
-    "doctor": ("_doctor:doctor", "Check everything, and say what is wrong and what mends it."),
+    "doctor": ("_doctor:doctor", "Check everything: what is wrong, why, and what mends it."),
     "event": ("_events.event:event", "Insert events, and look at them without consuming them."),
     "group": ("_events.group:group", "Consumer groups: events in order by key, in parallel."),
     "migrate": ("_migrate:migrate", "Install or upgrade the pgq schema in a database."),

@@ -46,9 +46,9 @@ _SIGNS = {
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, conn: Connection, wait: float, stuck_after: float) -> None:
-    """Check the database, the ticker, queues, consumers and tasks.
+    """Check everything: what is wrong, why, and what mends it.
 
-    Each finding has its reason and the command or the SQL that mends it; what is wrong comes first.
+    It looks at the database, the ticker, queues, consumers and tasks. What is wrong comes first.
     It changes nothing, and takes less than 3 s, and the time of --wait. What your role may not look
     at is a note. The exit code is 0 if there are at most notes, 3 for warnings, 4 for problems, and
     1 if the database cannot be asked.
@@ -84,7 +84,7 @@ def render(report: Report) -> RenderableType:
     table.add_column(overflow="fold")
     for each in report.findings:
         table.add_row(*_cells(each))
-    return Group(heading, table)
+    return Group(heading, "", table)
 
 
 def _cells(finding: Finding) -> tuple[RenderableType, ...]:

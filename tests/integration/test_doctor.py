@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 
 import pgqpy
@@ -440,17 +441,27 @@ def test_temporary_tables_of_a_crashed_session_are_named(mortal: Server, connect
     others = [connect(mortal.dsn) for _ in range(3)]
     others[-1].execute("create temp table left_over ()")
     os.kill(others[-1].info.backend_pid, signal.SIGKILL)
-    for each in others:
-        each.close()
+
+    def ended(conn: Connection) -> bool:
+        try:
+            conn.execute("select 1")
+        except psycopg.OperationalError:
+            return True
+        return False
 
     def again() -> Connection | None:
         try:
             return connect(mortal.dsn)
-        except Exception:
+        except psycopg.OperationalError:
             return None
 
+    # The server ends all sessions, and starts again.
+    wait_until(lambda: all(map(ended, others)))
     conn = wait_until(again)
     [named] = findings(conn, "temporary tables")
+    if mortal.version < 16:
+        assert "autovacuum removes those" in named.message
+        return
     assert "left_over" in named.message
     assert named.remedy is not None
     conn.execute(named.remedy.partition(",")[0].encode())
@@ -477,6 +488,7 @@ def test_it_forecasts_when_a_consumer_has_caught_up(conn: Connection, queue: str
 
     assert forecast().startswith("finished no batch in")
     conn.execute("select pgq.finish_batch(%s)", [batch])
+    conn.execute("select pgq.finish_batch(pgq.next_batch(%s, 'c'))", [queue])
     make_old(conn, "tick_time", "tick_0")
     ops.insert_ticked(conn, queue)
     assert forecast().startswith("caught up in")

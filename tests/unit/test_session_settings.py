@@ -14,6 +14,8 @@ OPENS = {
     "pgqpy/connection.py",
     "pgqpy/connection_async.py",
     "ticker/pgqpy_ticker/connect.py",
+    # asks one thing: which process serves it
+    "pgqpy/doctor/_server.py",
     # Arrow's driver, which reads in binary
     "consumers/pgqpy_consumers/spark/_events.py",
 }
