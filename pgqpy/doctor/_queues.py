@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from shlex import quote
 
 from pgqpy._runtime.words import ago, duration, plural
 from pgqpy.doctor._finding import Finding, Verdict, note, ok, problem, warning
 from pgqpy.doctor._look import Check, Look
-from pgqpy.doctor._readings import Group
+from pgqpy.doctor._readings import Failure, ForeignLock, Group, Server, Transaction
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, Judgement, QueueState, QueueStatus
 
 #: The operation that the ticker records for maintenance that it does not run.
@@ -190,14 +190,34 @@ QUEUES: dict[str, tuple[Callable[[Judgement], Iterator[Finding]], tuple[str, ...
 }
 
 
-def alerts(state: Judgement) -> list[Finding]:
-    """Return what is wrong, in the order of the checks."""
-    return [
-        replace(finding, check=name)
-        for name, (look, _) in QUEUES.items()
-        for finding in look(state)
-        if finding.verdict.rank >= Verdict.WARNING.rank
-    ]
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The output of `pgqpy status`; with --json, exactly this."""
+
+    server: Server
+    queues: list[QueueStatus]
+    old_transactions: list[Transaction]
+    foreign_locks: list[ForeignLock]
+    failures: list[Failure]
+    alerts: list[Finding]
+
+
+def status_of(state: Judgement) -> Status:
+    """Return the states, and what the checks above find wrong, in their order."""
+    readings = state.readings
+    return Status(
+        readings.server,
+        state.queues,
+        readings.transactions,
+        readings.foreign_locks,
+        readings.failures,
+        [
+            replace(finding, check=name)
+            for name, (look, _) in QUEUES.items()
+            for finding in look(state)
+            if finding.verdict.rank >= Verdict.WARNING.rank
+        ],
+    )
 
 
 def _check(name: str) -> Check:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pgqpy.cli._status.health import ConsumerState, QueueState, QueueStatus, Status, judge
-from pgqpy.cli._status.query import read
+from pgqpy.doctor._queues import Status, status_of
+from pgqpy.doctor._readings import read
+from pgqpy.doctor._status import ConsumerState, QueueState, QueueStatus, judge
 from pgqpy.tasks import Tasks
 from pgqpy.ui._history import SPAN, History
 from pgqpy.ui._view import Look, View
@@ -73,7 +74,7 @@ class Line:
 def read_status(look: Look, queue: str | None = None) -> Status:
     """Read the state of all queues, or of one, and add it to the history."""
     conn = look.visit.conn
-    status = judge(read(conn, queue, PATIENCE), PATIENCE)
+    status = status_of(judge(read(conn, queue, PATIENCE), PATIENCE))
     if queue is None:
         newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
         counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pgqpy.cli._base.output import ago, brief, duration, plural, rate
+from pgqpy._runtime.words import ago, brief, duration, plural, rate
 from pgqpy.ui._chart import sparkline
 
 Values = Mapping[str, Any]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pgqpy.cli._status.view import Status
-from pgqpy.cli._status.view import status_of as shown
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.doctor import Finding
+from pgqpy.doctor._queues import Status
+from pgqpy.doctor._queues import status_of as shown
 from pgqpy.doctor._readings import Failing, Failure, Group, Readings, Rotation, Server, Transaction
 from pgqpy.doctor._status import ConsumerState, QueueState, judge
 from pgqpy.models import ConsumerInfo, QueueInfo

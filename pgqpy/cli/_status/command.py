@@ -9,8 +9,9 @@ import click
 from pgqpy.cli._base.arguments import any_queue_argument
 from pgqpy.cli._base.command import Command, watch_options
 from pgqpy.cli._base.output import json_option, show
-from pgqpy.cli._status.view import render, status_of
+from pgqpy.cli._status.view import render
 from pgqpy.connection import Connection
+from pgqpy.doctor._queues import status_of
 from pgqpy.doctor._readings import read
 from pgqpy.doctor._status import judge
 

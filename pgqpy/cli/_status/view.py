@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from rich.console import Group, RenderableType
@@ -13,41 +12,8 @@ from pgqpy._runtime.words import brief, plural, printable, rate
 from pgqpy.cli._base.output import empty_table, shown
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.doctor import Finding
-from pgqpy.doctor._queues import alerts
-from pgqpy.doctor._readings import Failure, ForeignLock, Server, Transaction
-from pgqpy.doctor._status import (
-    ConsumerState,
-    ConsumerStatus,
-    Judgement,
-    QueueState,
-    QueueStatus,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The output of `pgqpy status`; with --json, exactly this."""
-
-    server: Server
-    queues: list[QueueStatus]
-    old_transactions: list[Transaction]
-    foreign_locks: list[ForeignLock]
-    failures: list[Failure]
-    alerts: list[Finding]
-
-
-def status_of(state: Judgement) -> Status:
-    """Return the states, and what the doctor's checks of queues say about them."""
-    readings = state.readings
-    return Status(
-        readings.server,
-        state.queues,
-        readings.transactions,
-        readings.foreign_locks,
-        readings.failures,
-        alerts(state),
-    )
-
+from pgqpy.doctor._queues import Status
+from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
 
 _STYLES = {
     ConsumerState.OK: "green",
