@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The exit code by the worst finding; 1 and 2 are those of every command.
 EXIT_CODES = {Verdict.OK: 0, Verdict.NOTE: 0, Verdict.WARNING: 3, Verdict.PROBLEM: 4}
+#: The most findings of a check that are shown.
+MOST = 5
 _SIGNS = {
     Verdict.PROBLEM: ("✗", "bold red"),
     Verdict.WARNING: ("!", "bold yellow"),
@@ -82,8 +85,12 @@ def render(report: Report) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in report.findings:
-        table.add_row(*_cells(each))
+    for _, group in groupby(report.findings, lambda each: (each.verdict, each.check)):
+        alike = list(group)
+        for each in alike[:MOST]:
+            table.add_row(*_cells(each))
+        if more := alike[MOST:]:
+            table.add_row("", "", f"and {len(more)} more: pgqpy doctor --json")
     return Group(heading, "", table)
 
 

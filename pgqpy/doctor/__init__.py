@@ -74,12 +74,17 @@ def examine(
     finding.
     """
     began = time.monotonic()
-    look = Look(conn, stuck_after)
-    findings = CHECKS[0].findings(look)
-    if findings[0].verdict is not Verdict.PROBLEM:
-        if wait:
-            look = Look(conn, stuck_after, Samples.take(conn, wait))
-        findings += [each for check in CHECKS[1:] for each in check.findings(look)]
+    # A pooler may lend a session in which a statement is not prepared.
+    threshold, conn.prepare_threshold = conn.prepare_threshold, None
+    try:
+        look = Look(conn, stuck_after)
+        findings = CHECKS[0].findings(look)
+        if findings[0].verdict is not Verdict.PROBLEM:
+            if wait:
+                look = Look(conn, stuck_after, Samples.take(conn, wait))
+            findings += [each for check in CHECKS[1:] for each in check.findings(look)]
+    finally:
+        conn.prepare_threshold = threshold
     [(database, version)] = conn.execute(
         "select current_database(), current_setting('server_version')"
     )

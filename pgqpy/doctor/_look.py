@@ -47,7 +47,6 @@ class Look:
                 "select pg_catalog.set_config('statement_timeout', %s, true),"
                 " pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)",
                 [str(limit)],
-                prepare=False,
             )
             yield
 

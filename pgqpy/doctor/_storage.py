@@ -63,6 +63,18 @@ def horizon(look: Look) -> Iterator[Finding]:
                 f"for {duration(age)}, so dead rows stay: {query}",
                 f"end it, or: select pg_terminate_backend({pid})",
             )
+    hidden = look.value("""
+        select count(*)
+          from pg_stat_activity
+         where coalesce(backend_xid, backend_xmin) is not null and state is null
+           and backend_type is null
+    """)
+    if hidden:
+        yield note(
+            f"{plural(hidden, 'session')} of other roles in transactions, whose age your role may "
+            "not see",
+            "grant pg_monitor to your role",
+        )
     yield ok(f"no snapshot is older than {duration(look.patience)}")
 
 

@@ -547,9 +547,13 @@ def test_a_new_database_has_no_faults(dsn: str, conn: Connection, queue: str) ->
 def test_a_role_without_rights_is_told_what_it_may_not_look_at(
     conn: Connection, connect: Connect, server: Server, queue: str
 ) -> None:
+    writer = connect(autocommit=False)
+    writer.execute("select txid_current()")
     report = examine(Place(conn, connect, server, queue).log_in())
     unseen = {each.check: each for each in report.findings if "may not look" in each.message}
     assert {"failing consumers", "maintenance", "poison tasks", "sequences"} <= set(unseen)
+    [horizon] = [each for each in report.findings if each.check == "horizon"]
+    assert "1 session of other roles" in horizon.message
     assert unseen["maintenance"].remedy == "grant pgq_reader to doctor"
     assert {each.verdict for each in unseen.values()} == {Verdict.NOTE}
     assert [each for each in report.findings if "could not look" in each.message] == []
@@ -586,7 +590,10 @@ def test_the_exit_code_is_that_of_the_worst_and_the_output_fits_80_columns(
     warned = cli("doctor")
     assert warned.exit_code == EXIT_CODES[Verdict.WARNING] == 3
     assert "→ keep `pgqpy ticker` running" in warned.stdout
+    for number in range(7):
+        conn.execute("select pgq.create_queue(%s)", [f"q{number}"])
     make_old(conn, "tick_time", "tick_0")
+    assert "and 3 more: pgqpy doctor --json" in cli("doctor").stdout
     found = cli("doctor", "--json")
     assert found.exit_code == EXIT_CODES[Verdict.PROBLEM] == 4
     cli.fails("doctor", "--dsn", "host=/nowhere")
