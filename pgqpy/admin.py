@@ -21,6 +21,7 @@ from pgqpy.models import (
     ConsumerInfo,
     Contract,
     ContractInfo,
+    EventPlace,
     GroupInfo,
     GroupPartition,
     NextBatch,
@@ -175,6 +176,11 @@ class Admin(_Calls):
         """Return all consumers, those of a queue, or one on a queue."""
         rows = self._rows("get_consumer_info", *_given(queue, consumer))
         return [ConsumerInfo.from_row(row) for row in rows]
+
+    def where_is_event(self, queue: str, event_id: int) -> list[EventPlace]:
+        """Return where an event is: first the event itself, then for each consumer and group."""
+        rows = self._rows("where_is_event", queue, event_id)
+        return [EventPlace.from_row(row) for row in rows]
 
     # --- batches, without `Consumer`
 

@@ -96,6 +96,44 @@ class ConsumerInfo(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class EventPlace(_Row):
+    """Where an event is: itself (``consumer`` None), or for a consumer (pgq.where_is_event).
+
+    ``since`` is the time of the event, or when the batch was opened, the key parked, the event
+    given up; ``due`` when a delayed event or retry is delivered. ``attempt`` is the coming or
+    present one. An event that is not read lies ``events`` and ``ticks`` behind the position.
+    """
+
+    consumer: str | None
+    worker: str | None
+    partition: int | None
+    state: Literal[
+        "stored",
+        "delayed",
+        "not committed",
+        "not kept",
+        "absent",
+        "no tick yet",
+        "not read",
+        "in batch",
+        "done",
+        "retry",
+        "parked",
+        "dead letter",
+        "skipped",
+        "registered later",
+        "unknown",
+    ]
+    since: datetime | None
+    due: datetime | None
+    attempt: int | None
+    events: int | None
+    ticks: int | None
+    batch_id: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchInfo(_Row):
     """An open batch (pgq.get_batch_info): the events between two ticks.
 

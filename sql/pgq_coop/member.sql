@@ -136,6 +136,9 @@ begin
                           'with a dead interval. To pass over its events: select pgq_coop.unregister_subconsumer(%L, %L, %L, 1).',
                           i_queue_name, i_consumer_name, i_subconsumer_name);
     end if;
+    if p.pos_batch is not null then
+        perform pgq._note_move(member, p.pos_last_tick, p.pos_next_tick);
+    end if;
     perform pgq_coop._remove_member(member, p);
     return 1;
 end;

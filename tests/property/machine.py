@@ -100,6 +100,13 @@ class QueueMachine(RuleBasedStateMachine):
         # Every round of the daemon makes an early tick if there is anything new.
         self.control.execute("select pgq.set_queue_config(%s, 'ticker_latency', '0')", [self.queue])
         self.model = Model(self.newest_tick())
+        self.events = sql.Identifier(
+            *ops.value(
+                self.control,
+                "select queue_data_pfx from pgq.queue where queue_name = %s",
+                self.queue,
+            ).split(".")
+        )
         self.tables = [self.current_table(self.control)]
 
     # -- helpers ---------------------------------------------------------------------------
@@ -353,6 +360,50 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self.model.registered(name, tick_id)
 
+    @rule(name=CONSUMERS, back=st.integers(0, 5))
+    def consumer_is_moved(self, name: str, back: int) -> None:
+        if (consumer := self.model.consumers.get(name)) is None:
+            return
+        ticks = sorted(self.model.ticks)
+        tick_id = ticks[-1 - back % len(ticks)]
+        try:
+            self.control.execute(
+                "select pgq.register_consumer_at(%s, %s, %s)", [self.queue, name, tick_id]
+            )
+        except TRY_AGAIN:
+            return
+        except psycopg.Error as error:
+            if error.sqlstate != "PQ008":
+                raise
+            return
+        consumer.tick, consumer.batch = tick_id, None
+
+    @rule(number=st.integers(0, 1), isolation=ISOLATION, choice=st.integers(0, 40))
+    def somebody_asks_where_an_event_is(self, number: int, isolation: str, choice: int) -> None:
+        """Whatever sessions do meanwhile, the answer is what the consumers themselves would say."""
+        conn = self.reader(number)
+        begin(conn, isolation)
+        try:
+            stored = conn.execute(
+                sql.SQL("select distinct ev_id, ev_data from {} order by ev_id").format(self.events)
+            ).fetchall()
+            if not stored:
+                return
+            ev_id, data = stored[-1 - choice % len(stored)]
+            rows = conn.execute(
+                "select consumer, state from pgq.where_is_event(%s, %s)", [self.queue, ev_id]
+            ).fetchall()
+        except TRY_AGAIN:
+            return
+        finally:
+            conn.execute("rollback")
+        said = dict(rows)
+        for consumer in self.model.consumers.values():
+            # Without the event itself, of which only a retry is left, more cannot be known.
+            unknown = {"unknown"} if said[None] == "not kept" else set[str]()
+            assert said[consumer.name] in self.model.where(consumer, data) | unknown
+        assert said.keys() == {None, *self.model.consumers}
+
     @rule(name=CONSUMERS)
     def consumer_unregisters(self, name: str) -> None:
         try:
@@ -469,7 +520,7 @@ class QueueMachine(RuleBasedStateMachine):
             ops.finish(self.reader(number), consumer.batch.batch_id)
         except TRY_AGAIN:
             return
-        consumer.tick, consumer.batch = consumer.batch.end, None
+        self.model.finished(consumer, consumer.batch.end)
 
     @rule(name=CONSUMERS, number=st.integers(0, 1), retry=st.booleans())
     def consumer_does_it_all(self, name: str, number: int, retry: bool) -> None:
@@ -546,7 +597,7 @@ class QueueMachine(RuleBasedStateMachine):
                 conn.execute("commit" if keep else "rollback")
                 assert rows == expected
                 if keep:
-                    consumer.tick, consumer.batch = batch.end, None
+                    self.model.finished(consumer, batch.end)
         except TRY_AGAIN:
             pass
         except psycopg.Error as error:
@@ -579,7 +630,7 @@ class QueueMachine(RuleBasedStateMachine):
                     batch.rows = consumer.batch.rows if consumer.batch else None
                     self.read(self.control, consumer, batch)
                     ops.finish(self.control, batch.batch_id)
-                    consumer.tick, consumer.batch = batch.end, None
+                    self.model.finished(consumer, batch.end)
                 assert consumer.tick == self.model.newest_tick
         finally:
             self.clean_up()

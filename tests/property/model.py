@@ -43,6 +43,8 @@ class Consumer:
     batch: Batch | None = None
     coming_again: dict[str, int] = field(default_factory=dict)
     """Payload and retry count of events that wait in the retry queue."""
+    done: set[int] = field(default_factory=set)
+    """The places in the log of the events of batches that it has finished."""
 
 
 class Model:
@@ -76,6 +78,26 @@ class Model:
             for event in self.log[self.ticks[consumer.tick] : self.ticks[end]]
             if event.owner in (None, consumer.serial)
         )
+
+    def finished(self, consumer: Consumer, end: int) -> None:
+        consumer.done |= set(range(self.ticks[consumer.tick], self.ticks[end]))
+        consumer.tick, consumer.batch = end, None
+
+    def where(self, consumer: Consumer, data: str) -> set[str]:
+        """The states that an event may be said to be in; more than one only if it is passed."""
+        places = [
+            n
+            for n, event in enumerate(self.log)
+            if event.data == data and event.owner in (None, consumer.serial)
+        ]
+        behind = [n for n in places if n >= self.ticks[consumer.tick]]
+        if consumer.batch and any(n < self.ticks[consumer.batch.end] for n in behind):
+            return {"in batch"}
+        if behind:
+            return {"not read" if behind[0] < self.ticks[self.newest_tick] else "no tick yet"}
+        if data in consumer.coming_again:
+            return {"retry"}
+        return {"done"} if places[-1] in consumer.done else {"skipped", "registered later"}
 
     def retried(self) -> int:
         """All that waits comes again; returns how many events that are."""

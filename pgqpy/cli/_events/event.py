@@ -14,15 +14,26 @@ from psycopg import sql
 from psycopg.rows import args_row, scalar_row
 
 from pgqpy._runtime.words import plural
+from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import MOMENT, TEXT, due_options, queue_argument
 from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, print_items, say, shown
+from pgqpy.cli._base.output import json_option, print_items, say, shown, wants_json
 from pgqpy.cli._events.event_file import FIELDS, FORMATS, event_keys, open_events
 from pgqpy.connection import Connection
 from pgqpy.event import Event, NewEvent
+from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
+
+EVENT_STATES = {
+    "stored": "stored, inserted at {}",
+    "delayed": "delayed until {}",
+    "not committed": "not there; its transaction is open, or was rolled back just now",
+    "not kept": "not kept any more, if it ever was there: rotated away, or rolled back",
+    "absent": "not there: rolled back, cancelled, or never inserted",
+}
+"""What has become of an event itself, in words."""
 
 NOT_TEXT = "a payload is text; send binary data in base64"
 
@@ -42,8 +53,20 @@ select split_part(t.tick_snapshot::text, ':', 1)::bigint
  order by t.tick_id desc
  limit 1
 """
+# The payload may be any text, so its JSON is read by a function that accepts that.
+MATCHING: LiteralString = """
+   and (%(event_type)s::text is null or ev_type = %(event_type)s)
+   and (%(contains)s::text is null or position(%(contains)s in ev_data) > 0)
+   and (%(path)s::text is null
+        or case when %(value)s::text is null
+                then cardinality(pgq._payload_values(ev_data, %(path)s::jsonpath)) > 0
+                else %(value)s = any (pgq._payload_values(ev_data, %(path)s::jsonpath)) end)
+"""
 NEWEST: LiteralString = (
-    COLUMNS + " from {events} where ev_txid >= %(txid)s order by ev_id desc limit %(count)s"
+    COLUMNS
+    + " from {events} where ev_txid >= %(txid)s"
+    + MATCHING
+    + "order by ev_id desc limit %(count)s"
 )
 
 # A transaction that began since then is not in the snapshot of the tick before.
@@ -60,9 +83,9 @@ SINCE: LiteralString = (
             order by t.tick_id desc
            offset 1
             limit 1), 0)
- order by ev_id
- limit %(count)s
 """
+    + MATCHING
+    + "order by ev_id limit %(count)s"
 )
 
 DELAYED: LiteralString = """
@@ -229,6 +252,10 @@ def _insert_all(
 @click.option("--from-tick", type=click.IntRange(min=0), metavar="N", help="Only after this tick.")
 @click.option("--to-tick", type=click.IntRange(min=0), metavar="N", help="Only up to this tick.")
 @click.option("--since", type=MOMENT, help="The first ones inserted since then (ISO 8601).")
+@click.option("--type", "event_type", type=TEXT, help="Only events of this type.")
+@click.option("--contains", type=TEXT, metavar="TEXT", help="Only if the data holds this text.")
+@click.option("--path", type=TEXT, help="Only if the data is JSON that has this jsonpath.")
+@click.option("--value", type=TEXT, help="With --path: only if it has this value there.")
 @json_option
 def peek(
     conn: Connection,
@@ -237,10 +264,12 @@ def peek(
     from_tick: int | None,
     to_tick: int | None,
     since: datetime | None,
+    **matching: str | None,
 ) -> None:
     """Show events: the newest, since a time, or between two ticks.
 
-    Consumes nothing.
+    Consumes nothing. With conditions it reads until enough events meet all of them, if need be all
+    that the queue has. `pgqpy event where` says which consumers have read one.
 
     The newest events are shown as soon as they are committed, ticked or not. With --json each
     event is an object on a line of its own, with the keys id, time, txid, retry, type, data,
@@ -251,16 +280,20 @@ def peek(
       pgqpy event peek flights -n 3 --json
       pgqpy event peek flights --since 2026-11-21T08:30
       pgqpy event peek flights --from-tick 1200 --to-tick 1201
+      pgqpy event peek flights --type delayed --path '$.carrier' --value UA
       pgqpy event peek flights -n 1000 --json | pgqpy event insert copy --file -
     """
     if (from_tick is None) != (to_tick is None):
         raise click.UsageError("--from-tick and --to-tick go together.")
     if since is not None and to_tick is not None:
         raise click.UsageError("--since and --to-tick exclude each other.")
+    if matching["value"] is not None and matching["path"] is None:
+        raise click.UsageError("--value goes with --path.")
+    wanted = {**matching, "count": count}
     if from_tick is None or to_tick is None:
-        events = _stored(conn, queue, count, since)
+        events = _stored(conn, queue, since, wanted)
     else:
-        events = _of_ticks(conn, queue, from_tick, to_tick, count)
+        events = _of_ticks(conn, queue, from_tick, to_tick, wanted)
     found = [event_keys(each) for each in events]
     columns: dict[str, Any] = {
         "Id": lambda each: str(each["id"]),
@@ -277,7 +310,9 @@ def peek(
     )
 
 
-def _stored(conn: Connection, queue: str, count: int, since: datetime | None) -> list[Event]:
+def _stored(
+    conn: Connection, queue: str, since: datetime | None, wanted: dict[str, Any]
+) -> list[Event]:
     """Return the newest events, or the first since a time, oldest first; a tick is not needed.
 
     For the newest it goes back as many ticks as needed: ids of rolled-back transactions are
@@ -294,20 +329,22 @@ def _stored(conn: Connection, queue: str, count: int, since: datetime | None) ->
             raise no_such_queue(queue)
         view = sql.Identifier("pgq", f"event_{queue_id}")
         if since is not None:
-            given = {"queue_id": queue_id, "since": since, "count": count}
+            given = wanted | {"queue_id": queue_id, "since": since}
             return cursor.execute(sql.SQL(SINCE).format(events=view), given).fetchall()
         statement = sql.SQL(NEWEST).format(events=view)
-        back = count
+        back = count = wanted["count"]
         while True:
             place = {"queue_id": queue_id, "back": back}
             txid = scalar.execute(OLDEST_TXID, place).fetchone()
-            found = cursor.execute(statement, {"txid": txid or 0, "count": count}).fetchall()
+            found = cursor.execute(statement, wanted | {"txid": txid or 0}).fetchall()
             if txid is None or len(found) == count:
                 return found[::-1]
             back *= 8
 
 
-def _of_ticks(conn: Connection, queue: str, first: int, last: int, count: int) -> list[Event]:
+def _of_ticks(
+    conn: Connection, queue: str, first: int, last: int, wanted: dict[str, Any]
+) -> list[Event]:
     """Return the first events between two ticks, in the form that a consumer gets."""
     with conn.cursor(row_factory=scalar_row) as scalar:
         text = scalar.execute(
@@ -316,8 +353,67 @@ def _of_ticks(conn: Connection, queue: str, first: int, last: int, count: int) -
     assert text is not None
     with conn.cursor(row_factory=args_row(Event)) as cursor:
         # The text is a query built by pgqpy, complete with its literals.
-        statement = sql.SQL(COLUMNS + "from ({}) e order by ev_id limit {}")
-        return cursor.execute(statement.format(sql.SQL(text), count)).fetchall()
+        statement = sql.SQL(
+            COLUMNS + "from ({}) e where true" + MATCHING + "order by ev_id limit %(count)s"
+        )
+        events = sql.SQL(text.replace("%", "%%"))
+        return cursor.execute(statement.format(events), wanted).fetchall()
+
+
+@event.command("where", role="pgq_reader")
+@queue_argument
+@click.argument("event_id", metavar="EVENT", type=click.IntRange(-(2**63), 2**63 - 1))
+@json_option
+def where(conn: Connection, queue: str, event_id: int) -> None:
+    """Say for each consumer where an event is.
+
+    Not read yet, and how far away; in the open batch; done; waiting for a retry; parked; a dead
+    letter; skipped. It is exact, by the snapshots of ticks, not by comparing ids. `pgqpy event
+    peek` finds ids by what events hold. With --json it is a list of objects: first the event
+    itself, then its consumers.
+
+    Examples:
+      pgqpy event where flights 1047
+    """
+    places = Admin(conn).where_is_event(queue, event_id)
+    itself, *of_consumers = places
+    if not wants_json():
+        time = shown(itself.due or itself.since)
+        say(f"event {event_id} of {queue}: {EVENT_STATES[itself.state].format(time)}")
+        if not of_consumers:
+            return
+        click.echo()
+    print_items(
+        places if wants_json() else of_consumers,
+        {
+            "Consumer": lambda each: (
+                each.consumer if each.partition is None else f"{each.consumer}#{each.partition}"
+            ),
+            "State": "state",
+            "Time": lambda each: each.due or each.since,
+            "Details": _details,
+        },
+        empty="",
+    )
+
+
+def _details(place: EventPlace) -> str:
+    """Put the rest of what is known about an event for a consumer into words."""
+    parts: list[str | None] = []
+    if place.ticks is not None and place.events is not None:
+        parts.append(f"{plural(place.events, 'event')}, {plural(place.ticks, 'tick')} to go")
+    if place.state == "retry" or (place.state == "parked" and place.due is not None):
+        parts.append(f"attempt {place.attempt} then")
+    elif place.state == "parked":
+        parts.append("until the key is unparked")
+    elif place.state == "dead letter":
+        parts.append(f"after attempt {place.attempt}")
+    elif place.attempt is not None and place.attempt > 1:
+        parts.append(f"attempt {place.attempt}")
+    if place.state == "in batch":
+        parts.append(f"batch {place.batch_id}")
+    parts += [place.worker and f"worker {place.worker}", place.reason]
+    return "; ".join(part for part in parts if part) or "-"
 
 
 @event.command("delayed", role="pgq_reader")

@@ -170,11 +170,13 @@ begin
 end;
 $$;
 
-create or replace function pgq._register_consumer(x_queue_name text, x_consumer_name text, x_tick_pos bigint, x_start text)
+create or replace function pgq._register_consumer(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint, x_start text, i_noted boolean default true)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Registers a consumer after x_tick_pos, or else at x_start; moves a registered one to x_tick_pos, if given.
+-- Registers a consumer after x_tick_pos, or else at x_start; moves a registered one to x_tick_pos, if given. It notes
+-- the move, unless i_noted is false: then the consumer has read the events before.
 declare
     q   pgq.queue;
 begin
@@ -183,11 +185,12 @@ begin
     if q.queue_restricted then
         perform pgq._require_right(q.queue_id, '{consume}', x_consumer_name);
     end if;
-    return pgq._register(q, x_consumer_name, x_tick_pos, x_start);
+    return pgq._register(q, x_consumer_name, x_tick_pos, x_start, i_noted);
 end;
 $$;
 
-create or replace function pgq._register(q pgq.queue, x_consumer_name text, x_tick_pos bigint, x_start text default 'now')
+create or replace function pgq._register(
+    q pgq.queue, x_consumer_name text, x_tick_pos bigint, x_start text default 'now', i_noted boolean default true)
 returns integer
 language plpgsql
 as $$
@@ -215,6 +218,9 @@ begin
             -- Rotation removes nothing before the end of this transaction: the queue is locked.
             pos := coalesce(pos, pgq.find_tick(q.queue_name, x_start));
             perform pgq._append_position(r.reg_id, 1, pos, null, null);
+            if i_noted then
+                perform pgq._note_move(r, null, pos);
+            end if;
             return 1;
         end if;
         if pos is null then
@@ -224,6 +230,9 @@ begin
         p := pgq._lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
         if p.pos_nr is not null then
             perform pgq._append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
+            perform pgq._note_move(moved, p.pos_last_tick, pos)
+               from pgq.registration moved
+              where moved.reg_id = p.pos_registration and (i_noted or pos < p.pos_last_tick);
             perform pgq._notify_consumers(q.queue_id);
             return 0;
         end if;

@@ -82,7 +82,7 @@ begin
         insert into pgq.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
         values (q.queue_id, i_tick_id, i_tick_time, i_tick_snapshot, i_tick_event_seq);
     end if;
-    return pgq.register_consumer_at(i_queue_name, i_consumer_name, i_tick_id);
+    return pgq._register_consumer(i_queue_name, i_consumer_name, i_tick_id, 'now', false);
 end;
 $$;
 

@@ -62,3 +62,22 @@ create table pgq.consumer_failure (
     constraint consumer_failure_pkey primary key (cf_registration),
     constraint cf_registration_fkey foreign key (cf_registration) references pgq.registration (reg_id) on delete cascade
 ) with (fillfactor = 10);
+
+-- Where consumers begin, and where they were moved: the events between were not read, or were read again. Rotation of
+-- the events makes rows useless; the next move of the consumer removes them. For pgq.where_is_event(2).
+create table pgq._consumer_move (
+    move_id             bigint          not null generated always as identity,
+    -- that of the main consumer; of a group, its first partition
+    move_registration   int4            not null,
+    -- the partition that was moved, and of how many; null if it was all
+    move_part           int4,
+    move_parts          int4,
+    move_back           boolean         not null,
+    -- the snapshots of the earlier and the later tick; null: the consumer begins at the later one
+    move_low            txid_snapshot,
+    move_high           txid_snapshot   not null,
+    move_high_tick      bigint          not null,
+    constraint consumer_move_pkey primary key (move_id),
+    constraint move_registration_fkey foreign key (move_registration) references pgq.registration (reg_id) on delete cascade
+);
+create index consumer_move_registration_idx on pgq._consumer_move (move_registration, move_id);

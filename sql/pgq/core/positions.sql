@@ -294,6 +294,7 @@ begin
         returning reg_id, sub_id into r, new.sub_id;
         new.sub_active := coalesce(new.sub_active, now());
         perform pgq._append_position(r, 1, new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
+        perform pgq._note_move(n, null, new.sub_last_tick) from pgq.registration n where reg_id = r;
         return new;
     end if;
 
@@ -314,6 +315,7 @@ begin
     end if;
     perform pgq._append_position(r, p.pos_nr + 1,
                                  new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
+    perform pgq._note_move(n, p.pos_last_tick, new.sub_last_tick) from pgq.registration n where reg_id = r;
     return new;
 end;
 $$;

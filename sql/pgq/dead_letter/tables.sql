@@ -29,3 +29,4 @@ create table pgq._dead_letter (
     constraint dead_letter_pkey primary key (dl_id)
 );
 create index dead_letter_consumer_idx on pgq._dead_letter (dl_queue, dl_consumer, dl_id);
+create index dead_letter_event_idx on pgq._dead_letter (dl_queue, ev_id);

@@ -67,7 +67,7 @@ declare
     consumer    constant text := format('%s#%s', g.group_name, i_nr);
     r           pgq.registration;
 begin
-    if pgq._register(q, consumer, i_tick_id) = 0 then
+    if pgq._register(q, consumer, i_tick_id, i_noted => false) = 0 then
         perform pgq._check_partition_names(g, i_nr, i_nr);
     end if;
     r := pgq._find_registration(q.queue_name, consumer);
@@ -164,6 +164,7 @@ begin
     for n in 0 .. i_partitions - 1 loop
         perform pgq._add_group_partition(g, n, tick);
     end loop;
+    perform pgq._note_move(pgq._find_registration(i_queue_name, i_group_name || '#0'), null, tick);
     return 1;
 end;
 $$;

@@ -161,6 +161,36 @@ def test_peek_since_a_time_shows_the_first_events_from_then_on(
     assert "no events there" in cli.ok("event", "peek", queue, "--since", "2999-01-01")
 
 
+def test_peek_finds_events_by_what_they_hold(cli: Cli, conn: Connection, queue: str) -> None:
+    start = ops.tick(conn, queue)
+    for data in ('{"order": {"id": 4711}, "tags": ["50%"]}', '{"order": {"id": "4712"}}', "{4711"):
+        ops.insert(conn, queue, data)
+    conn.execute("select pgq.insert_event(%s, 'other', '[1, 2]')", [queue])
+    ops.tick(conn, queue)
+
+    def found(*options: str) -> list[str]:
+        ways: tuple[tuple[str, ...], ...] = (
+            (),
+            ("--since", "2001-01-01"),
+            ("--from-tick", str(start), "--to-tick", str(start + 1)),
+        )
+        one, *same = (
+            [each["data"] for each in cli.json_lines("event", "peek", queue, *options, *way)]
+            for way in ways
+        )
+        assert same == [one, one]
+        return [data[:12] for data in one]
+
+    assert found("--path", "$.order.id", "--value", "4711") == ['{"order": {"']
+    assert len(found("--path", "$.order.id")) == 2
+    assert found("--path", "$[*]", "--value", "2") == ["[1, 2]"]
+    assert len(found("--contains", "4711")) == 2
+    assert found("--contains", "50%", "--type", "test") == ['{"order": {"']
+    assert found("--type", "other") == ["[1, 2]"]
+    assert "jsonpath" in cli.fails("event", "peek", queue, "--path", "$.")
+    cli.fails("event", "peek", queue, "--value", "4711", exit_code=2)
+
+
 def test_peek_between_two_ticks_shows_what_a_consumer_would_get(
     cli: Cli, conn: Connection, queue: str
 ) -> None:

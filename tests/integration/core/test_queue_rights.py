@@ -41,6 +41,7 @@ MAY: dict[str, set[str]] = {
     "insert": {"inserts"} | EVERYTHING,
     "consume": {"consumes", "consumes_c"} | EVERYTHING,
     "consume or read": {"consumes", "consumes_c", "reads"} | EVERYTHING,
+    "any consume, or read": {"consumes", "consumes_c", "consumes_other", "reads"} | EVERYTHING,
     "read": {"reads"} | EVERYTHING,
     "any": set(GRANTS) - {"elsewhere"} | EVERYTHING,
     "admin": EVERYTHING,
@@ -141,6 +142,10 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "purge_dead_letters": ("pgq.purge_dead_letters(array[%(letter)s])",),
     "get_parked_keys": ("pgq.get_parked_keys('closed', 'c')",),
     "get_delayed_events": ("pgq.get_delayed_events('closed')",),
+    "where_is_event": (
+        "pgq.where_is_event('closed', %(event)s)",
+        "pgq.where_is_event('closed', %(delayed)s)",
+    ),
     "force_tick": ("pgq.force_tick('closed')",),
     "set_queue_config": ("pgq.set_queue_config('closed', 'ticker_paused', 'true')",),
     "drop_queue": ("pgq.drop_queue('closed', true)", "pgq.drop_queue('closed')"),
