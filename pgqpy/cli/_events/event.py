@@ -59,8 +59,8 @@ MATCHING: LiteralString = """
    and (%(contains)s::text is null or position(%(contains)s in ev_data) > 0)
    and (%(path)s::text is null
         or case when %(value)s::text is null
-                then cardinality(pgq._payload_values(ev_data, %(path)s::jsonpath)) > 0
-                else %(value)s = any (pgq._payload_values(ev_data, %(path)s::jsonpath)) end)
+                then cardinality(pgq.payload_values(ev_data, %(path)s::jsonpath)) > 0
+                else %(value)s = any (pgq.payload_values(ev_data, %(path)s::jsonpath)) end)
 """
 NEWEST: LiteralString = (
     COLUMNS

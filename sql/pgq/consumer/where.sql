@@ -369,11 +369,16 @@ begin
 end;
 $$;
 
-create or replace function pgq._payload_values(i_data text, i_path jsonpath)
+create or replace function pgq.payload_values(i_data text, i_path jsonpath)
 returns text[]
 language plpgsql immutable
 as $$
--- Returns the values that a jsonpath finds in a payload, as text; null if the payload is no JSON.
+-- Returns the values that a jsonpath finds in a payload, as text. To find events:
+--     select * from pgq_queue.orders where '4711' = any (pgq.payload_values(ev_data, '$.order.id'))
+-- Parameters:
+--      i_data  - the payload, any text
+--      i_path  - the jsonpath, in lax mode unless it says strict
+-- Returns: an array, empty if there are none; null if the payload is no JSON.
 begin
     return array(select v #>> '{}' from pg_catalog.jsonb_path_query(i_data::jsonb, i_path, silent => true) v);
 exception when data_exception or program_limit_exceeded or statement_too_complex then

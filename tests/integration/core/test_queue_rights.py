@@ -183,6 +183,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "row_counts_to_start": ("pgq.row_counts_to_start('closed', 'c', '{}')",),
     "row_count": ("pgq.row_count('pgq.tick')",),
     "event_pkey": ("pgq.event_pkey('', '')",),
+    "payload_values": ("pgq.payload_values('[1]', '$[*]')",),
     "key_partition": ("pgq.key_partition('k', 2)",),
     "get_foreign_locks": ("pgq.get_foreign_locks()",),
     "capture_info": ("pgq.capture_info(null)",),
