@@ -663,7 +663,8 @@ pgq.grant_perms pgq.group_batch_keys pgq.maint_rotate_delayed pgq.maint_rotate_k
 pgq.maint_rotate_logs pgq.maint_rotate_tables_step1 pgq.maint_staging pgq._make_group_key
 pgq._park_events pgq._remove_queue pgq._rename_sequences pgq._revoke_all pgq.revoke_queue
 pgq._set_event_keys pgq.set_group_config pgq.set_queue_config pgq.tune_storage
-pgq.where_is_event pgq_ext.rotate pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
+pgq.where_is_event
+pgq_ext.rotate pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
 pgq_task._count_limited pgq_task._counts_of pgq_task.create_queue
 pgq_task.drop_payload_index pgq_task.drop_queue pgq_task._estimate_total
 pgq_task._expire_finished pgq_task.finished_tasks pgq_task.get_result pgq_task._grant_sequences
