@@ -397,7 +397,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         finally:
             conn.execute("rollback")
-        said = dict(rows)
+        said: dict[str | None, str] = dict(rows)
         for consumer in self.model.consumers.values():
             # Without the event itself, of which only a retry is left, more cannot be known.
             unknown = {"unknown"} if said[None] == "not kept" else set[str]()

@@ -155,6 +155,7 @@ def test_of_workers_that_share_a_position_it_names_the_one(
     assert held == [("a", "in batch", batches[0]), ("b", "in batch", batches[1])]
     conn.execute("select pgq_coop.finish_batch(%s)", [batches[1]])
     assert [where(event)["c"].state for event in events] == ["in batch", "done"]
+    assert where(events[1])["c"].worker is None
     conn.execute("select pgq_coop.unregister_subconsumer(%s, 'c', 'a', 1)", [queue])
     assert [where(event)["c"].state for event in events] == ["skipped", "done"]
 
