@@ -28,15 +28,17 @@ help: ## this list
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
 	@$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
 
-# Four more than the cores: many tests wait for processes that they have started.
-test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
-	@$(if $(call given,T),,$(MAKE) --no-print-directory prepare &) \
-	    $(MAKE) --no-print-directory lint types; checked=$$?; wait; exit $$checked
+# Four more than the cores: many tests wait for processes that they have started. mypy needs one
+# core for a minute, and goes on beside them; what it says comes among their dots.
+test: packages-test $(VENV)/.installed-dev lint ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
+	@$(MAKE) --no-print-directory types & \
+	$(if $(call given,T),,$(MAKE) --no-print-directory prepare;) \
 	$(BIN)/pytest --numprocesses $$(($$(nproc) + 4)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
-	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T))
+	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T)); \
+	tested=$$?; wait $$! && exit $$tested
 
 # What all processes of the suite would wait for: bytecode of the tests, and Java's archive of
-# Spark's classes. It is made beside mypy, which leaves a processor idle.
+# Spark's classes.
 prepare: $(VENV)/.installed-dev
 	@$(BIN)/pytest --quiet --pg 18 -m "spark and smoke" > /dev/null
 

@@ -93,7 +93,7 @@ class Node:
 
 
 @pytest.fixture
-def nodes(server: Server, template: str, tmp_path: Path) -> Iterator[list[Node]]:
+def nodes(server: Server, tmp_path: Path) -> Iterator[list[Node]]:
     """root, branch and leaf, each a database with our schema, pgq_node and Londiste in it."""
     for program in ("londiste", "pgqd"):
         if shutil.which(program) is None:
@@ -103,7 +103,7 @@ def nodes(server: Server, template: str, tmp_path: Path) -> Iterator[list[Node]]
             missing_on_purpose(str(file))
     found: list[Node] = []
     for name in ("root", "branch", "leaf"):
-        database = create_database(server, template)
+        database = create_database(server)
         dsn = f"host={server.socket_dir} port=5432 user=postgres dbname={database}"
         conn: Connection = psycopg.connect(dsn, autocommit=True)
         for file in SCHEMAS:

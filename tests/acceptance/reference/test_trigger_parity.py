@@ -110,11 +110,11 @@ def compare(theirs: Side, ours: Side, script: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def sides(reference_server: Server, server: Server, template: str) -> Iterator[tuple[Side, Side]]:
+def sides(reference_server: Server, server: Server) -> Iterator[tuple[Side, Side]]:
     """PgQ and ours; each script begins with an empty schema."""
     databases = [
         (reference_server, create_database(reference_server, "template0")),
-        (server, create_database(server, template)),
+        (server, create_database(server)),
     ]
     with psycopg.connect(reference_server.dsn_of(databases[0][1])) as conn:
         conn.execute("create extension pgq")
