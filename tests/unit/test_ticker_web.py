@@ -11,13 +11,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pgqpy_ticker import Database
-from pgqpy_ticker.served import ConsumerSeen, Observation, QueueSeen, Served, State
+from pgqpy_ticker.observe import few
+from pgqpy_ticker.served import (
+    ConsumerSeen,
+    Observation,
+    QueueSeen,
+    Served,
+    State,
+    TaskQueueSeen,
+)
 from pgqpy_ticker.web import Endpoint
 
 SEEN = Observation(
     (QueueSeen('odd "name"\n', 1.5, 7, 3, 60.0),),
     (ConsumerSeen("q", "c", 2.0, 1.0, 9),),
     {"prepared": 400.0, "idle": 0.0},
+    (TaskQueueSeen("mails", 1, 2, 3, 4, 5, 6.0, *range(7, 16)),),
 )
 
 
@@ -103,6 +112,15 @@ def test_what_was_observed_is_measured_by_database_queue_and_consumer(site: Site
     assert found["pgqpy_consumer_lag_seconds", "c", "shop", "q"] == 2
     assert found["pgqpy_oldest_transaction_seconds", "shop", "prepared"] == 400
     assert found["pgqpy_oldest_transaction_seconds", "shop", "idle"] == 0
+    assert found["pgqpy_task_queue_tasks", "shop", "mails", "held"] == 4
+    assert found["pgqpy_task_operations_total", "shop", "deleted", "mails"] == 15
+
+
+def test_names_beyond_the_first_thousand_are_one_with_the_sum_and_the_greatest_age() -> None:
+    seen = few(ConsumerSeen("q", f"c{n:04}", float(n), 1.0, n) for n in range(1500))
+    assert len(seen) == 1000
+    assert seen[998] == ConsumerSeen("q", "c0998", 998.0, 1.0, 998)
+    assert seen[999] == ConsumerSeen("_OTHER", "_OTHER", 1499.0, 1.0, sum(range(999, 1500)))
 
 
 def test_a_database_no_longer_served_leaves_no_numbers(site: Site) -> None:

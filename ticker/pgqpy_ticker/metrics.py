@@ -29,6 +29,14 @@ _METRICS = {
     "pgqpy_consumer_lag_seconds": ("gauge", "Age of the consumer's last tick."),
     "pgqpy_consumer_last_seen_seconds": ("gauge", "Time since its last action."),
     "pgqpy_consumer_pending_events": ("gauge", "Events it has to read, about."),
+    "pgqpy_queue_events_per_second": ("gauge", "Events inserted, over the last 20 ticks."),
+    "pgqpy_queue_delayed_events": ("gauge", "Events to be delivered later."),
+    "pgqpy_queue_retry_events": ("gauge", "Events that wait to be retried."),
+    "pgqpy_consumer_failures": ("gauge", "Failed attempts at its open batch."),
+    "pgqpy_consumer_dead_letters": ("gauge", "Dead letters, up to 10,000."),
+    "pgqpy_task_queue_tasks": ("gauge", "Tasks by status, up to 10,000 of a status."),
+    "pgqpy_task_queue_oldest_seconds": ("gauge", "The longest wait of an available task."),
+    "pgqpy_task_operations_total": ("counter", "Operations on tasks."),
     "pgqpy_oldest_transaction_seconds": ("gauge", "Age of the oldest one that rotation waits for."),
 }
 
@@ -76,11 +84,24 @@ def _samples(served: Served) -> Iterator[Sample]:
         yield "pgqpy_queue_pending_events", labels, queue.pending
         yield "pgqpy_queue_rotations", labels, queue.rotations
         yield "pgqpy_queue_rotation_age_seconds", labels, queue.rotation_age
+        yield "pgqpy_queue_events_per_second", labels, queue.rate
+        yield "pgqpy_queue_delayed_events", labels, queue.delayed
+        yield "pgqpy_queue_retry_events", labels, queue.retries
     for consumer in seen.consumers:
         labels = {"queue": consumer.queue, "consumer": consumer.name}
         yield "pgqpy_consumer_lag_seconds", labels, consumer.lag
         yield "pgqpy_consumer_last_seen_seconds", labels, consumer.last_seen
         yield "pgqpy_consumer_pending_events", labels, consumer.pending
+        yield "pgqpy_consumer_failures", labels, consumer.failures
+        yield "pgqpy_consumer_dead_letters", labels, consumer.dead_letters
+    for tasks in seen.task_queues:
+        labels = {"queue": tasks.name}
+        for status in ("available", "claimed", "scheduled", "held", "stopped"):
+            yield "pgqpy_task_queue_tasks", labels | {"status": status}, getattr(tasks, status)
+        yield "pgqpy_task_queue_oldest_seconds", labels, tasks.oldest_age
+        for name in tasks._fields[tasks._fields.index("pushed") :]:
+            named = labels | {"operation": name}
+            yield "pgqpy_task_operations_total", named, getattr(tasks, name)
     for kind, age in seen.oldest.items():
         yield "pgqpy_oldest_transaction_seconds", {"kind": kind}, age
 

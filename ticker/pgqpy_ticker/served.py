@@ -60,6 +60,9 @@ class QueueSeen(NamedTuple):
     pending: int
     rotations: int
     rotation_age: float
+    rate: float = 0.0
+    delayed: int = 0
+    retries: int = 0
 
 
 class ConsumerSeen(NamedTuple):
@@ -70,6 +73,30 @@ class ConsumerSeen(NamedTuple):
     lag: float
     last_seen: float
     pending: int
+    failures: int = 0
+    dead_letters: int = 0
+
+
+# Long: a field for each number.
+class TaskQueueSeen(NamedTuple):
+    """A task queue with its tenants: tasks by status, the longest wait, operations so far."""
+
+    name: str
+    available: int
+    claimed: int
+    scheduled: int
+    held: int
+    stopped: int
+    oldest_age: float
+    pushed: int
+    attempts: int
+    finished: int
+    popped: int
+    failed_attempts: int
+    failed: int
+    released: int
+    moved: int
+    deleted: int
 
 
 class Observation(NamedTuple):
@@ -79,6 +106,7 @@ class Observation(NamedTuple):
     consumers: tuple[ConsumerSeen, ...] = ()
     oldest: Mapping[str, float] = {}
     """The age of the oldest open transaction of each kind; 0 if there is none."""
+    task_queues: tuple[TaskQueueSeen, ...] = ()
 
 
 NOTHING = Observation()

@@ -56,6 +56,33 @@ def test_rotation_waits_for_the_slowest_consumer(
     assert daemon.stop() == 0
 
 
+def test_the_leader_measures_tasks_retries_dead_letters_and_failures(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    daemon = start_ticker(dsn, top=HTTP, **QUICK)
+    with conn.transaction():
+        ops.insert(conn, queue, "lost")
+        ops.insert(conn, queue, "retried")
+    batch = eventually(conn, "select pgq.next_batch(%s, 'c')", queue)
+    ask = "select ev_id from pgq.get_batch_events(%s) order by ev_id"
+    lost, retried = (ev_id for (ev_id,) in conn.execute(ask, [batch]))
+    conn.execute("select pgq.note_failure(%s, 'no', null)", [batch])
+    wait_for_metric(daemon, 1, "pgqpy_consumer_failures", consumer="c")
+    conn.execute("select pgq.event_dead_letter(%s, %s, 'bad')", [batch, lost])
+    conn.execute("select pgq.event_retry(%s, %s, 1000)", [batch, retried])
+    conn.execute("select pgq.finish_batch(%s)", [batch])
+    wait_for_metric(daemon, 1, "pgqpy_consumer_dead_letters", queue=queue, consumer="c")
+    wait_for_metric(daemon, 1, "pgqpy_queue_retry_events", queue=queue)
+    assert metric(daemon, "pgqpy_consumer_failures", consumer="c") == 0
+    conn.execute("select pgq_task.create_queue('mails')")
+    conn.execute("select pgq_task.set_queue_config('mails', 'keep_tenants', '1 hour')")
+    conn.execute("select pgq_task.push('mails/a', '1'), pgq_task.push('mails/b', '2')")
+    wait_for_metric(daemon, 2, "pgqpy_task_queue_tasks", queue="mails", status="available")
+    wait_for_metric(daemon, 2, "pgqpy_task_operations_total", queue="mails", operation="pushed")
+    assert daemon.stop() == 0
+
+
 def create_job(conn: Connection, name: str, does: str) -> None:
     """A function for maintenance; ``q`` is the queue's name."""
     conn.execute(f"create function {name}(q text) returns int language plpgsql as $$ {does} $$")
