@@ -38,6 +38,7 @@ NAMES = (
     "task_backlog",
     "task_queues",
     "task_table",
+    "telemetry",
     "spark_read",
     "spark_write",
     "spark_stream",

@@ -39,6 +39,7 @@ from pgqpy.errors import (
     SchemaMissing,
     translate_errors,
 )
+from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
     from cloudevents.core.v1.event import CloudEvent
@@ -92,10 +93,12 @@ class Producer:
         if self._contracts is not None:
             (self._contracts.read(conn)).check(fields[0], fields[1])
         delivery = Delivery(at=at, delay=delay, key=key)
-        if delivery.plain:
-            return self._insert(conn, fields)
-        statement, arguments = delivery.event(self.queue, fields)
-        return int((fetch(conn, statement, arguments))[0][0])
+        with sending(EVENTS, self.queue):
+            fields = marked(fields)
+            if delivery.plain:
+                return self._insert(conn, fields)
+            statement, arguments = delivery.event(self.queue, fields)
+            return int((fetch(conn, statement, arguments))[0][0])
 
     def cancel_event(self, conn: Connection, event_id: int) -> bool:
         """Cancel a delayed event (pgq.cancel_event).
@@ -125,16 +128,16 @@ class Producer:
         event, they go in statements of 10,000 events each.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
-        with translate_errors():
+        with translate_errors(), sending(EVENTS, self.queue) as span:
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 conn.execute(b"")
             with conn.transaction():
                 if self._contracts is not None:
                     events = fitting(self._contracts.read(conn), events)
-                if delivery.plain:
-                    return self._copy(conn, events)
-                return self._in_pieces(conn, events, delivery)
+                write = self._copy if delivery.plain else self._in_pieces
+                span.count = count = write(conn, events, delivery)
+                return count
 
     def insert_events_returning(
         self,
@@ -154,7 +157,9 @@ class Producer:
         if self._contracts is not None:
             validators = self._contracts.read(conn)
             events = list(fitting(validators, events))
-        ids = self._insert_many(conn, list(events), delivery)
+        with sending(EVENTS, self.queue) as span:
+            ids = self._insert_many(conn, list(events), delivery)
+            span.count = len(ids)
         return [int(event_id) for (event_id,) in ids]
 
     def _insert(self, conn: Connection, fields: Sequence[str | None]) -> int:
@@ -210,21 +215,29 @@ class Producer:
         self._insert_many(conn, piece, delivery)
         return count + len(piece)
 
-    def _copy(self, conn: Connection, events: Iterable[AnyEvent]) -> int:
+    def _copy(
+        self,
+        conn: Connection,
+        events: Iterable[AnyEvent],
+        delivery: Delivery,
+    ) -> int:
         if not _may_call(conn):
-            return self._in_pieces(conn, events, Delivery())
+            return self._in_pieces(conn, events, delivery)
         count = 0
+        mark = marker()
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
             cursor.execute(_CURRENT_TABLE, checked([self.queue, self.queue]))
             [(table,)] = cursor.fetchall()
             if table is None:
-                return self._in_pieces(conn, events, Delivery())
+                return self._in_pieces(conn, events, delivery)
             with cursor.copy(copy_in(table), writer=_Writer(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 for event in each(events):
                     row = padded(event)
+                    if mark is not None:
+                        row = (*row[:5], mark(row[5]))
                     try:
                         copy.write_row(row)
                     except UnicodeEncodeError as error:

@@ -36,6 +36,7 @@ from pgqpy.errors import (
     SchemaMissing,
     translate_errors,
 )
+from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
     from cloudevents.core.v1.event import CloudEvent
@@ -89,10 +90,12 @@ class AsyncProducer:
         if self._contracts is not None:
             (await self._contracts.read(conn)).check(fields[0], fields[1])
         delivery = Delivery(at=at, delay=delay, key=key)
-        if delivery.plain:
-            return await self._insert(conn, fields)
-        statement, arguments = delivery.event(self.queue, fields)
-        return int((await async_fetch(conn, statement, arguments))[0][0])
+        with sending(EVENTS, self.queue):
+            fields = marked(fields)
+            if delivery.plain:
+                return await self._insert(conn, fields)
+            statement, arguments = delivery.event(self.queue, fields)
+            return int((await async_fetch(conn, statement, arguments))[0][0])
 
     async def cancel_event(self, conn: AsyncConnection, event_id: int) -> bool:
         """Cancel a delayed event (pgq.cancel_event).
@@ -122,16 +125,16 @@ class AsyncProducer:
         event, they go in statements of 10,000 events each.
         """
         delivery = Delivery(at=at, delay=delay, key=key)
-        with translate_errors():
+        with translate_errors(), sending(EVENTS, self.queue) as span:
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 await conn.execute(b"")
             async with conn.transaction():
                 if self._contracts is not None:
                     events = async_fitting(await self._contracts.read(conn), events)
-                if delivery.plain:
-                    return await self._copy(conn, events)
-                return await self._in_pieces(conn, events, delivery)
+                write = self._copy if delivery.plain else self._in_pieces
+                span.count = count = await write(conn, events, delivery)
+                return count
 
     async def insert_events_returning(
         self,
@@ -151,7 +154,9 @@ class AsyncProducer:
         if self._contracts is not None:
             validators = await self._contracts.read(conn)
             events = [event async for event in async_fitting(validators, events)]
-        ids = await self._insert_many(conn, list(events), delivery)
+        with sending(EVENTS, self.queue) as span:
+            ids = await self._insert_many(conn, list(events), delivery)
+            span.count = len(ids)
         return [int(event_id) for (event_id,) in ids]
 
     async def _insert(self, conn: AsyncConnection, fields: Sequence[str | None]) -> int:
@@ -208,22 +213,28 @@ class AsyncProducer:
         return count + len(piece)
 
     async def _copy(
-        self, conn: AsyncConnection, events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
+        self,
+        conn: AsyncConnection,
+        events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
+        delivery: Delivery,
     ) -> int:
         if not await _may_call(conn):
-            return await self._in_pieces(conn, events, Delivery())
+            return await self._in_pieces(conn, events, delivery)
         count = 0
+        mark = marker()
         async with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
             await cursor.execute(_CURRENT_TABLE, checked([self.queue, self.queue]))
             [(table,)] = await cursor.fetchall()
             if table is None:
-                return await self._in_pieces(conn, events, Delivery())
+                return await self._in_pieces(conn, events, delivery)
             async with cursor.copy(copy_in(table), writer=_AsyncWriter(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 async for event in async_each(events):
                     row = padded(event)
+                    if mark is not None:
+                        row = (*row[:5], mark(row[5]))
                     try:
                         await copy.write_row(row)
                     except UnicodeEncodeError as error:

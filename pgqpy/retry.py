@@ -23,6 +23,9 @@ class Retry(Exception):
     Writes for the event are rolled back; calling `Event.retry` keeps them.
     """
 
+    #: For telemetry.
+    is_failure = False
+
     def __init__(self, delay: float | timedelta, reason: str | None = None) -> None:
         """``delay`` is in seconds or an interval. A task shows the ``reason`` as its error."""
         super().__init__(reason or "retried on purpose")

@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fixtures.fix_task_worker",
     "tests.fixtures.fix_mail_table",
     "tests.fixtures.fix_console",
+    "tests.fixtures.fix_telemetry",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Parts of several consumers: pieces of a batch, and names of events."""
+"""Parts of several consumers: pieces of a batch, names of events, links of traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from pgqpy import Event
+from psycopg import sql
+
+from pgqpy import Batch, Connection, Event
 
 T = TypeVar("T")
 
@@ -27,3 +29,17 @@ def identity(event: Event, *scope: str) -> str:
     """
     text = "\n".join((*scope, str(event.id), event.time.isoformat()))
     return f"{event.id}.{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def watch_events(conn: Connection, batch: Batch) -> None:
+    """Show traced events, a thousand at most, to what watches a batch that is read elsewhere."""
+    if batch.watch is None:
+        return
+    query = sql.SQL(_TRACED).format(sql.SQL(batch.sql))
+    texts = conn.execute(query).fetchall()
+    batch.watch([Event(0, batch.tick_time, 0, 0, None, None, extra4=text) for (text,) in texts])
+
+
+_TRACED = """
+select ev_extra4 from ({}) batch where ev_extra4 like '{{%"traceparent"%' limit 1000
+"""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
 
 import pgqpy
+from pgqpy import telemetry
 from pgqpy.dsn import resolve
 from pgqpy.errors import InvalidPayload, InvalidTask, translate_errors
 from pgqpy.tasks import Tasks
@@ -129,7 +130,7 @@ class EventsToTasks(Configured, pgqpy.RemoteConsumer):
             "at": at,
             "delay": task.delay,
             "priority": task.priority,
-            "headers": task.headers,
+            "headers": {**telemetry.headers(event), **(task.headers or {})} or None,
             "unique_key": task.unique_key,
             "order_key": task.order_key,
         }

@@ -9,6 +9,7 @@ import psycopg
 import pgqpy
 from pgqpy.formats import event_table
 from pgqpy_consumers._event_copy import Timed, copy_events, endless, is_same_database, write_events
+from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.settings import Configured, setting
 
 
@@ -51,6 +52,7 @@ class QueueMover(Configured, pgqpy.RemoteConsumer):
         if type(self).convert is QueueMover.convert and isinstance(
             batch.source, psycopg.Connection
         ):
+            watch_events(conn, batch)
             copy_events(batch.source, batch, target, self.target_queue)
         else:
             write_events(target, self.target_queue, self._converted(batch))

@@ -18,6 +18,7 @@ from pgqpy._wire.cloud_event import is_cloud_event, row_of_cloud_event
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import data_text
 from pgqpy.errors import InvalidParameter, InvalidPayload, PayloadTooLarge
+from pgqpy.telemetry._spans import marker
 
 #: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
 #: the rows are sorted already.
@@ -221,9 +222,11 @@ def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
 def event_arrays(events: Iterable[Any]) -> list[list[str | None] | None]:
     """Return events as the arguments of pgq.insert_events: one array a field.
 
-    Extra fields that no event has are None as a whole.
+    They get the current trace. Extra fields that no event has are None as a whole.
     """
     rows = [texts(padded(event)) for event in events]
+    if (mark := marker()) is not None:
+        rows = [(*row[:5], mark(row[5])) for row in rows]
     if not rows:
         return [[], [], None, None, None, None]
     types, data, *extras = (list(column) for column in zip(*rows, strict=True))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import click
 
+from pgqpy import telemetry
 from pgqpy.cli._base.command import Program, Settings
 
 #: Where the commands are, and the first lines of their help: to list them imports none.
@@ -84,3 +86,5 @@ def main(settings: Settings, dsn: str | None, debug: bool) -> None:
     """
     settings.dsn_argument = dsn
     settings.debug = debug
+    if os.environ.get("PGQPY_TELEMETRY"):
+        telemetry.instrument()

@@ -32,6 +32,7 @@ from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqE
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import in_short
+from pgqpy.telemetry._spans import processing_batch
 
 #: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
 _NO_TICK = 10.0
@@ -293,16 +294,17 @@ class Loop:
         """Process and finish a batch in one transaction."""
         started = monotonic()
         conn = self._session.working()
-        try:
+        with processing_batch(batch):
             try:
-                self._transact(conn, batch)
-            except RunInPieces:
-                batch.start_over(in_pieces=True)
-            # Outside of the `except`: the error would be the context of every later one.
-            if batch.in_pieces:
-                self._transact(conn, batch)
-        finally:
-            batch.close()
+                try:
+                    self._transact(conn, batch)
+                except RunInPieces:
+                    batch.start_over(in_pieces=True)
+                # Outside of the `except`: the error would be the context of every later one.
+                if batch.in_pieces:
+                    self._transact(conn, batch)
+            finally:
+                batch.close()
         return BatchStats(
             queue=batch.queue,
             consumer=batch.consumer,

@@ -29,6 +29,7 @@ from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqE
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import in_short
+from pgqpy.telemetry._spans import processing_batch
 
 #: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
 _NO_TICK = 10.0
@@ -290,16 +291,17 @@ class AsyncLoop:
         """Process and finish a batch in one transaction."""
         started = monotonic()
         conn = await self._session.working()
-        try:
+        with processing_batch(batch):
             try:
-                await self._transact(conn, batch)
-            except RunInPieces:
-                await batch.start_over(in_pieces=True)
-            # Outside of the `except`: the error would be the context of every later one.
-            if batch.in_pieces:
-                await self._transact(conn, batch)
-        finally:
-            await batch.close()
+                try:
+                    await self._transact(conn, batch)
+                except RunInPieces:
+                    await batch.start_over(in_pieces=True)
+                # Outside of the `except`: the error would be the context of every later one.
+                if batch.in_pieces:
+                    await self._transact(conn, batch)
+            finally:
+                await batch.close()
         return BatchStats(
             queue=batch.queue,
             consumer=batch.consumer,

@@ -42,6 +42,7 @@ from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
+from pgqpy.telemetry import _spans as spans
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -183,7 +184,8 @@ class Consumer(Stoppable):
         idle queue are no batches. Leave the transaction open; ``conn.transaction()`` gives
         savepoints. The default calls `process_event` for each event, and applies ``retry_policy``.
         """
-        self._process_each(conn, batch, partial(self.process_event, conn))
+        process = self._traced(batch, partial(self.process_event, conn))
+        self._process_each(conn, batch, process)
 
     def process_event(self, conn: Connection, event: Event) -> None:
         """Process an event inside the batch's transaction.
@@ -308,7 +310,7 @@ class Consumer(Stoppable):
         failure.log(
             f"event {event.id}",
             attempt,
-            self.log_fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id} | spans.trace_fields(event),
             end="becomes a dead letter",
         )
         self.on_event_failed(event, error, failure.delay)
@@ -376,6 +378,17 @@ class Consumer(Stoppable):
             finally:
                 batches.close(session)
                 session.close()
+
+    def _traced(self, batch: Batch, process: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Return what processes an event, within a span if telemetry is on."""
+        if spans.active is None:
+            return process
+
+        def traced(event: Event) -> None:
+            with spans.processing_event(batch, event):
+                process(event)
+
+        return traced
 
     def _process_each(
         self,

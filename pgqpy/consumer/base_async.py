@@ -39,6 +39,7 @@ from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
 from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
+from pgqpy.telemetry import _spans as spans
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -180,7 +181,8 @@ class AsyncConsumer(AsyncStoppable):
         idle queue are no batches. Leave the transaction open; ``conn.transaction()`` gives
         savepoints. The default calls `process_event` for each event, and applies ``retry_policy``.
         """
-        await self._process_each(conn, batch, partial(self.process_event, conn))
+        process = self._traced(batch, partial(self.process_event, conn))
+        await self._process_each(conn, batch, process)
 
     async def process_event(self, conn: AsyncConnection, event: Event) -> None:
         """Process an event inside the batch's transaction.
@@ -309,7 +311,7 @@ class AsyncConsumer(AsyncStoppable):
         failure.log(
             f"event {event.id}",
             attempt,
-            self.log_fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id} | spans.trace_fields(event),
             end="becomes a dead letter",
         )
         await self.on_event_failed(event, error, failure.delay)
@@ -377,6 +379,19 @@ class AsyncConsumer(AsyncStoppable):
             finally:
                 await batches.close(session)
                 await session.close()
+
+    def _traced(
+        self, batch: AsyncBatch, process: Callable[[Event], Awaitable[None]]
+    ) -> Callable[[Event], Awaitable[None]]:
+        """Return what processes an event, within a span if telemetry is on."""
+        if spans.active is None:
+            return process
+
+        async def traced(event: Event) -> None:
+            with spans.processing_event(batch, event):
+                await process(event)
+
+        return traced
 
     async def _process_each(
         self,

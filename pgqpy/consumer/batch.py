@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -61,6 +61,8 @@ class Batch:
     validators: Validators | None = field(default=None, repr=False)
     #: Processed so that the writes of one event can be undone: event by event.
     in_pieces: bool = field(default=False, init=False, repr=False)
+    #: Called with the events as they are read, if telemetry is on.
+    watch: Callable[[list[Event]], None] | None = field(default=None, init=False, repr=False)
     _reader: Reader | RowsReader | None = field(default=None, init=False, repr=False)
 
     #: Whether the queue has the batch, so that a failure can be recorded there.
@@ -90,6 +92,8 @@ class Batch:
                 if not events:
                     break
                 self.events_read += len(events)
+                if self.watch is not None:
+                    self.watch(events)
                 yield from events
         finally:
             reader.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -58,6 +58,8 @@ class AsyncBatch:
     validators: Validators | None = field(default=None, repr=False)
     #: Processed so that the writes of one event can be undone: event by event.
     in_pieces: bool = field(default=False, init=False, repr=False)
+    #: Called with the events as they are read, if telemetry is on.
+    watch: Callable[[list[Event]], None] | None = field(default=None, init=False, repr=False)
     _reader: AsyncReader | AsyncRowsReader | None = field(default=None, init=False, repr=False)
 
     #: Whether the queue has the batch, so that a failure can be recorded there.
@@ -87,6 +89,8 @@ class AsyncBatch:
                 if not events:
                     break
                 self.events_read += len(events)
+                if self.watch is not None:
+                    self.watch(events)
                 for event in events:
                     yield event
         finally:

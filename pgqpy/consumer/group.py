@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -32,6 +33,7 @@ from pgqpy.errors import LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
+from pgqpy.telemetry._spans import trace_fields
 
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
@@ -140,24 +142,29 @@ class GroupConsumer(Consumer):
         if self.concurrency > 1:
             batch.order = KeyOrder(self.concurrency)
             at_once = self.concurrency * WAITING
-        process = partial(self._process_in_order, conn, batch)
+        process_event = self._traced(batch, partial(self.process_event, conn))
+        process = partial(self._process_in_order, process_event, batch)
         self._process_each(conn, batch, process, at_once=at_once)
 
-    def _process_in_order(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
+    def _process_in_order(
+        self, process: Callable[[Event], None], batch: GroupBatch, event: Event
+    ) -> None:
         if batch.order is None:
-            self._process_unless_parked(conn, batch, event)
+            self._process_unless_parked(process, batch, event)
             return
         batch.order.begin(event.id, batch.key_of(event))
         try:
-            self._process_unless_parked(conn, batch, event)
+            self._process_unless_parked(process, batch, event)
         finally:
             batch.order.leave()
         batch.order.end(event.id)
 
-    def _process_unless_parked(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
+    def _process_unless_parked(
+        self, process: Callable[[Event], None], batch: GroupBatch, event: Event
+    ) -> None:
         if batch.is_parked(event):
             return
-        self.process_event(conn, event)
+        process(event)
         delay = batch.retries.take(event.id)
         if delay is not None:
             raise Retry(delay - datetime.now(UTC) if isinstance(delay, datetime) else delay)
@@ -185,7 +192,7 @@ class GroupConsumer(Consumer):
         failure.log(
             f"event {event.id}, whose key is parked,",
             attempt,
-            self.log_fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id} | trace_fields(event),
             end="waits to be unparked",
             level=logging.WARNING,
             always_traceback=True,

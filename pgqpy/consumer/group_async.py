@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -30,6 +31,7 @@ from pgqpy.errors import LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
+from pgqpy.telemetry._spans import trace_fields
 
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
@@ -138,28 +140,29 @@ class AsyncGroupConsumer(AsyncConsumer):
         if self.concurrency > 1:
             batch.order = AsyncKeyOrder(self.concurrency)
             at_once = self.concurrency * WAITING
-        process = partial(self._process_in_order, conn, batch)
+        process_event = self._traced(batch, partial(self.process_event, conn))
+        process = partial(self._process_in_order, process_event, batch)
         await self._process_each(conn, batch, process, at_once=at_once)
 
     async def _process_in_order(
-        self, conn: AsyncConnection, batch: AsyncGroupBatch, event: Event
+        self, process: Callable[[Event], Awaitable[None]], batch: AsyncGroupBatch, event: Event
     ) -> None:
         if batch.order is None:
-            await self._process_unless_parked(conn, batch, event)
+            await self._process_unless_parked(process, batch, event)
             return
         await batch.order.begin(event.id, batch.key_of(event))
         try:
-            await self._process_unless_parked(conn, batch, event)
+            await self._process_unless_parked(process, batch, event)
         finally:
             batch.order.leave()
         batch.order.end(event.id)
 
     async def _process_unless_parked(
-        self, conn: AsyncConnection, batch: AsyncGroupBatch, event: Event
+        self, process: Callable[[Event], Awaitable[None]], batch: AsyncGroupBatch, event: Event
     ) -> None:
         if batch.is_parked(event):
             return
-        await self.process_event(conn, event)
+        await process(event)
         delay = batch.retries.take(event.id)
         if delay is not None:
             raise Retry(delay - datetime.now(UTC) if isinstance(delay, datetime) else delay)
@@ -187,7 +190,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         failure.log(
             f"event {event.id}, whose key is parked,",
             attempt,
-            self.log_fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id} | trace_fields(event),
             end="waits to be unparked",
             level=logging.WARNING,
             always_traceback=True,

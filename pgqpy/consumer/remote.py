@@ -62,7 +62,8 @@ class RemoteConsumer(TargetConsumer):
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
         each event, and applies ``retry_policy``.
         """
-        self._process_each(target, batch, partial(self.process_remote_event, target))
+        process = self._traced(batch, partial(self.process_remote_event, target))
+        self._process_each(target, batch, process)
 
     def process_remote_event(self, target: Connection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""

@@ -61,7 +61,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
         each event, and applies ``retry_policy``.
         """
-        await self._process_each(target, batch, partial(self.process_remote_event, target))
+        process = self._traced(batch, partial(self.process_remote_event, target))
+        await self._process_each(target, batch, process)
 
     async def process_remote_event(self, target: AsyncConnection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, validates
 
 from pgqpy._wire.event_data import EventData, data_text
 from pgqpy.errors import InvalidParameter
+from pgqpy.telemetry._spans import marker
 
 #: Not an application's MetaData: create_all() and Alembic must not create the relations.
 _QUEUES = sa.MetaData(schema="pgq_queue")
@@ -104,6 +105,8 @@ class Event:
         self.ev_data = ev_data  # type: ignore[assignment]
         self.ev_extra1, self.ev_extra2 = ev_extra1, ev_extra2
         self.ev_extra3, self.ev_extra4 = ev_extra3, ev_extra4
+        if (mark := marker()) is not None:
+            self.ev_extra4 = mark(ev_extra4)
 
     @validates("ev_data")
     def _as_text(self, _name: str, data: EventData | None) -> str | None:

@@ -15,6 +15,7 @@ from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.event_data import EventData
 from pgqpy._wire.statements import call, event_arrays, padded, texts
 from pgqpy.sqlalchemy._session import fetch, translate_errors
+from pgqpy.telemetry._spans import EVENTS, marked, sending
 
 if TYPE_CHECKING:
     from cloudevents.core.v1.event import CloudEvent
@@ -58,9 +59,11 @@ class Producer:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         delivery = Delivery(at=at, delay=delay, key=key)
-        if delivery.plain:
-            return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
-        return int(_execute(session, *delivery.event(self.queue, fields))[0])
+        with sending(EVENTS, self.queue):
+            fields = marked(fields)
+            if delivery.plain:
+                return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
+            return int(_execute(session, *delivery.event(self.queue, fields))[0])
 
     def cancel_event(self, session: AnySession, event_id: int) -> bool:
         """Cancel a delayed event; see `pgqpy.Producer.cancel_event`."""
@@ -89,9 +92,13 @@ class Producer:
         They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(**options)
-        if delivery.plain:
-            return _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
-        return _execute(session, *delivery.events(self.queue, list(events)))
+        with sending(EVENTS, self.queue) as span:
+            if delivery.plain:
+                ids = _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
+            else:
+                ids = _execute(session, *delivery.events(self.queue, list(events)))
+            span.count = len(ids)
+        return ids
 
 
 class AsyncProducer:

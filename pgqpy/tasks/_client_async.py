@@ -34,6 +34,7 @@ from pgqpy.tasks._values import (
     TaskQueueInfo,
     TaskStatistics,
 )
+from pgqpy.telemetry._spans import TASKS, sending
 
 if TYPE_CHECKING:
     from pgqpy.tasks._connections import AsyncForeignConnection
@@ -92,14 +93,15 @@ class AsyncTasks:
         come first. While a task with the same ``unique_key`` waits, none is pushed, and its id is
         returned; see also `push_unique`. Tasks with the same ``order_key`` run one after another.
         """
-        value = await self._value(
-            sql.PUSH,
-            queue,
-            sql.jsonb(payload),
-            *sql.push_options(at, delay, priority, headers),
-            unique_key,
-            order_key,
-        )
+        with sending(TASKS, queue):
+            value = await self._value(
+                sql.PUSH,
+                queue,
+                sql.jsonb(payload),
+                *sql.push_options(at, delay, priority, headers),
+                unique_key,
+                order_key,
+            )
         return int(value)
 
     async def push_unique(
@@ -124,17 +126,18 @@ class AsyncTasks:
         push any. With ``replace`` the one that waits gets this payload, headers, priority and time,
         and no attempts: with a ``delay``, tasks wait until it is quiet.
         """
-        ((task_id, inserted),) = await self._rows(
-            sql.PUSH_UNIQUE,
-            queue,
-            sql.jsonb(payload),
-            unique_key,
-            unique_while,
-            sql.duration(unique_for, "unique_for"),
-            replace,
-            *sql.push_options(at, delay, priority, headers),
-            order_key,
-        )
+        with sending(TASKS, queue):
+            ((task_id, inserted),) = await self._rows(
+                sql.PUSH_UNIQUE,
+                queue,
+                sql.jsonb(payload),
+                unique_key,
+                unique_while,
+                sql.duration(unique_for, "unique_for"),
+                replace,
+                *sql.push_options(at, delay, priority, headers),
+                order_key,
+            )
         return Pushed(task_id, inserted)
 
     async def push_many(
@@ -161,17 +164,19 @@ class AsyncTasks:
             raise InvalidTask(
                 f"the payloads are {payloads!r:.80}", hint="Give a list of them, or push() one."
             )
-        rows = await self._rows(
-            sql.PUSH_MANY,
-            queue,
-            [sql.jsonb(payload) for payload in payloads],
-            *sql.push_options(at, delay, priority, headers),
-            None if order_keys is None else list(order_keys),
-            None if unique_keys is None else list(unique_keys),
-            unique_while,
-            sql.duration(unique_for, "unique_for"),
-            replace,
-        )
+        with sending(TASKS, queue) as span:
+            rows = await self._rows(
+                sql.PUSH_MANY,
+                queue,
+                [sql.jsonb(payload) for payload in payloads],
+                *sql.push_options(at, delay, priority, headers),
+                None if order_keys is None else list(order_keys),
+                None if unique_keys is None else list(unique_keys),
+                unique_while,
+                sql.duration(unique_for, "unique_for"),
+                replace,
+            )
+            span.count = len(rows)
         return [row[0] for row in rows]
 
     # --- claim
@@ -381,7 +386,11 @@ class AsyncTasks:
         Each step is a mapping like an insert of `modify`; ``after`` are the numbers of earlier
         steps, from 1, and ``name`` is for `flow`. `Flow` does this for jobs.
         """
-        return int(await self._value(sql.PUSH_FLOW, sql.changes_json(steps) or "[]"))
+        given = list(steps)
+        queue = given[0].get("queue") if given and isinstance(given[0], Mapping) else None
+        with sending(TASKS, str(queue)) as span:
+            span.count = len(given)
+            return int(await self._value(sql.PUSH_FLOW, sql.changes_json(given, traced=True)))
 
     async def flow(self, number: int) -> list[FlowStep]:
         """List the steps of a flow: by its number, or the id of one of its tasks. Raises

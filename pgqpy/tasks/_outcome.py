@@ -30,6 +30,9 @@ class Move(Exception):
     task.
     """
 
+    #: For telemetry.
+    is_failure = False
+
     def __init__(
         self,
         queue: str,

@@ -13,6 +13,7 @@ from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.tasks._values import Modified, Task, TaskInfo
+from pgqpy.telemetry._spans import headers_with_trace
 
 #: Seconds, or an interval.
 Duration: TypeAlias = float | timedelta
@@ -201,8 +202,8 @@ def when(at: datetime | None, delay: Duration | None) -> tuple[datetime | None, 
 def push_options(
     at: datetime | None, delay: Duration | None, priority: object, headers: object
 ) -> tuple[Any, ...]:
-    """Return these options of a push. Raises InvalidTask."""
-    return *when(at, delay), smallint(priority), headers_json(headers)
+    """Return these options of a push; the headers get the current trace. Raises InvalidTask."""
+    return *when(at, delay), smallint(priority), headers_json(headers_with_trace(headers))
 
 
 def finished_filter(
@@ -217,13 +218,19 @@ def finished_filter(
     return task_ids(ids), *times, jsonb_or_null(payload), outcome
 
 
-def changes_json(changes: object, kind: str = "insert") -> str:
-    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array.
+def changes_json(changes: object, kind: str = "insert", *, traced: bool = False) -> str:
+    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array; if ``traced``,
+    the headers of inserts get the current trace.
 
     Raises InvalidTask for values that are not mappings or, if allowed, tasks.
     """
     given = changes if isinstance(changes, Iterable) else [changes]
-    return json.dumps([_modification(kind, one) for one in given])
+    written = [_modification(kind, one) for one in given]
+    if traced:
+        for one in written:
+            if (headers := headers_with_trace(one.get("headers"))) is not None:
+                one["headers"] = headers
+    return json.dumps(written)
 
 
 def _modification(kind: str, given: object) -> dict[str, Any]:

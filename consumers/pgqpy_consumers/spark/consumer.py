@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 import pgqpy
 from pgqpy.consumer import RunOptions, check_names
 from pgqpy.models import Start
+from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
@@ -205,6 +206,7 @@ class SparkConsumer:
         conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
         self._conn = conn
         try:
+            watch_events(conn, batch)
             df = _batch_frame(self.spark, conn, batch, self.num_partitions)
             self.process_batch(self.spark, batch, df)
         except Exception:

@@ -33,6 +33,7 @@ from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.completer import Completer, Hooks, send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
 from pgqpy.tasks._worker.leases import Claim
+from pgqpy.telemetry._spans import processing_tasks
 
 #: The minimum seconds for which an answer counts as new; if the server answers slowly, as long as
 #: ten looks take.
@@ -168,7 +169,8 @@ class Executor:
         try:
             with Interruptible() as block:
                 claim.interrupt = block.interrupt
-                value = self._hooks.handle_task(claim.task)
+                with processing_tasks("handle_task", [claim.task]):
+                    value = self._hooks.handle_task(claim.task)
                 outcome = self._outcome_of(value)
                 self._completer.outage_is_over()
         except Exception as error:
@@ -250,8 +252,12 @@ class Executor:
     def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
         hooks = self._hooks
         if self._settings.way == "process_task":
-            return [self._outcome_of(hooks.process_task(conn, claims[0].task))]
-        values = hooks.process_batch(conn, [claim.task for claim in claims])
+            with processing_tasks("process_task", [claims[0].task]):
+                value = hooks.process_task(conn, claims[0].task)
+            return [self._outcome_of(value)]
+        tasks = [claim.task for claim in claims]
+        with processing_tasks("process_batch", tasks):
+            values = hooks.process_batch(conn, tasks)
         if values is None:
             return [Finished(None)] * len(claims)
         outcomes = outcomes_in(values)

@@ -30,6 +30,7 @@ from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.completer_async import AsyncCompleter, AsyncHooks, async_send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
 from pgqpy.tasks._worker.leases import Claim
+from pgqpy.telemetry._spans import processing_tasks
 
 #: The minimum seconds for which an answer counts as new; if the server answers slowly, as long as
 #: ten looks take.
@@ -165,7 +166,8 @@ class AsyncExecutor:
         try:
             with AsyncInterruptible() as block:
                 claim.interrupt = block.interrupt
-                value = await self._hooks.handle_task(claim.task)
+                with processing_tasks("handle_task", [claim.task]):
+                    value = await self._hooks.handle_task(claim.task)
                 outcome = self._outcome_of(value)
                 self._completer.outage_is_over()
         except Exception as error:
@@ -247,8 +249,12 @@ class AsyncExecutor:
     async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> list[Outcome]:
         hooks = self._hooks
         if self._settings.way == "process_task":
-            return [self._outcome_of(await hooks.process_task(conn, claims[0].task))]
-        values = await hooks.process_batch(conn, [claim.task for claim in claims])
+            with processing_tasks("process_task", [claims[0].task]):
+                value = await hooks.process_task(conn, claims[0].task)
+            return [self._outcome_of(value)]
+        tasks = [claim.task for claim in claims]
+        with processing_tasks("process_batch", tasks):
+            values = await hooks.process_batch(conn, tasks)
         if values is None:
             return [Finished(None)] * len(claims)
         outcomes = outcomes_in(values)

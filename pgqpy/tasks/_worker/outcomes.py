@@ -27,6 +27,7 @@ from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.completion import Completion, lost_ids
 from pgqpy.tasks._worker.leases import Claim, Leases
+from pgqpy.telemetry._spans import trace_fields
 
 
 class PlainHooks(Protocol):
@@ -145,4 +146,5 @@ class TaskOutcomes:
             "claimant": self._settings.database.claimant,
             "task_id": task.id,
             "attempt": task.attempts,
+            **trace_fields(task),
         }
