@@ -1,4 +1,4 @@
-"""The files of examples/deploy fit what there is: metrics, SQL, and an entry of the runbook each."""
+"""The files of examples/deploy fit what there is: metrics, SQL, and entries of the runbook."""
 
 from __future__ import annotations
 
