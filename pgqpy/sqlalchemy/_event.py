@@ -74,7 +74,7 @@ class Event:
 
     A flush inserts all events of a queue by one INSERT, in the order in which they were added;
     then ``ev_id`` is set. Raises InvalidParameter for a queue without a relation, or one that has a
-    class already.
+    class already, and for an event without a type.
     """
 
     __queue__: ClassVar[str]
@@ -107,6 +107,15 @@ class Event:
         self.ev_extra3, self.ev_extra4 = ev_extra3, ev_extra4
         if (mark := marker()) is not None:
             self.ev_extra4 = mark(ev_extra4)
+
+    @validates("ev_type")
+    def _typed(self, _name: str, ev_type: str | None) -> str:
+        if ev_type is None:
+            raise InvalidParameter(
+                f"{type(self).__name__} has no type of events",
+                hint="Give the class an __event_type__, or the event an ev_type.",
+            )
+        return ev_type
 
     @validates("ev_data")
     def _as_text(self, _name: str, data: EventData | None) -> str | None:

@@ -3,7 +3,8 @@
 do $$
 declare
     public_functions constant text[] := array[
-        'version()', 'quote_fqname(text)', 'queue_relation(text)', '_cluster_tag()', '_refuse_insert(regclass)', 'seq_getval(text)',
+        'version()', 'quote_fqname(text)', 'queue_relation(text)', '_cluster_tag()', '_refuse_insert(regclass)', '_require_type(text)',
+        'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
         'capture_info(regclass)', 'row_count(regclass)',

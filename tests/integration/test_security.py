@@ -30,7 +30,7 @@ INFO_FUNCTIONS = {
     "queue_relation",
     *("get_contract", "get_contract_info", "contract_errors"),
     # in the defaults of relations of queues
-    "_cluster_tag",
+    *("_cluster_tag", "_require_type"),
     # in the rules of event tables
     "_refuse_insert",
 }
@@ -120,7 +120,7 @@ def test_a_function_without_an_underscore_is_in_the_sql_reference_and_granted(
 def test_an_internal_function_is_granted_if_code_needs_it_that_runs_as_its_caller(
     conn: Connection,
 ) -> None:
-    """Code of functions, of views and rules, and code that functions generate."""
+    """Code of functions, of views, rules and defaults, and code that functions generate."""
     conn.execute("select pgq.create_queue('q')")
     needless = conn.execute(
         "with code as ("
@@ -129,7 +129,8 @@ def test_an_internal_function_is_granted_if_code_needs_it_that_runs_as_its_calle
         "    and not prosecdef"
         " union all select r.oid, pg_get_ruledef(r.oid) from pg_rewrite r"
         "  join pg_class c on c.oid = ev_class"
-        "  where relnamespace = any (%(schemas)s::regnamespace[]))"
+        "  where relnamespace = any (%(schemas)s::regnamespace[])"
+        " union all select oid, pg_get_expr(adbin, adrelid) from pg_attrdef)"
         " select p.oid::regprocedure::text from pg_proc p"
         " where pronamespace = any (%(schemas)s::regnamespace[]) and proname ~ '^_'"
         " and exists (select from aclexplode(proacl) a where a.grantee <> proowner)"

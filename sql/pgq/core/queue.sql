@@ -139,8 +139,8 @@ begin
                    v_inner, i_queue.queue_slot0, i_queue.queue_slot0 + i_queue.queue_ntables);
     execute format('alter view %s alter column ev_id set default pg_catalog.nextval(%L), alter column ev_slot set default '
                    'pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(%L), 2147483647)), '
-                   'pgq._cluster_tag())',
-                   v_inner, i_queue.queue_event_seq_id, i_queue.queue_slot_seq);
+                   'pgq._cluster_tag()), alter column ev_type set default pgq._require_type(%L)',
+                   v_inner, i_queue.queue_event_seq_id, i_queue.queue_slot_seq, i_queue.queue_name);
     execute format('create view %s with (security_barrier) as '
                    'select coalesce(ev_id) as ev_id, coalesce(ev_time) as ev_time, coalesce(ev_txid) as ev_txid, '
                    'coalesce(ev_retry) as ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s',

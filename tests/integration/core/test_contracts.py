@@ -341,7 +341,7 @@ def test_a_queue_without_an_enforced_contract_pays_nothing(conn: Connection, que
         " and tgname ~ 'contract'"
     )
     explain: LiteralString = (
-        "explain (costs off) insert into pgq_queue.test_queue (ev_data) values ('')"
+        "explain (costs off) insert into pgq_queue.test_queue (ev_type) values ('')"
     )
     plan = conn.execute(explain).fetchall()
     set_contract(conn, queue, ORDER, enforced=False)

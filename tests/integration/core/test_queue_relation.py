@@ -47,6 +47,31 @@ def test_rows_are_events(conn: Connection, writer: Connection, queue: str) -> No
     assert ops.deliver(conn, queue, "c") == expected
 
 
+@pytest.mark.any_pg
+@pytest.mark.parametrize("name", ["q", 'o\'dd \\ "name" %s', "x" * 60])
+def test_a_forgotten_type_is_an_error(conn: Connection, writer: Connection, name: str) -> None:
+    """An event without one is possible, by the function or as an explicit NULL."""
+    for _ in range(2):
+        conn.execute("select pgq.create_queue(%s)", [name])
+        into = ops.value(conn, "select pgq.queue_relation(%s)", name)
+        for statement in (
+            f"insert into {into} (ev_data) values ('x')",
+            f"insert into {into} (ev_type, ev_data) values ('t', 'x'), (default, 'y')",
+            f"insert into {into} (ev_data) select 'x' from generate_series(1, 3) returning ev_id",
+            f"insert into {into} default values",
+        ):
+            with pytest.raises(errors.NotNullViolation) as caught:
+                writer.execute(statement.encode())
+            quoted = ops.value(conn, "select quote_literal(%s)", name)
+            assert caught.value.diag.message_primary == f"an event for queue {quoted} has no type"
+            assert "ev_type" in (caught.value.diag.message_hint or "")
+        assert ops.value(conn, "select count(*) from pgq.event") == 0
+        writer.execute("select pgq.insert_event(%s, null, 'by the function')", [name])
+        writer.execute(f"insert into {into} (ev_type, ev_data) values (null, 'said')".encode())
+        assert conn.execute(f"select distinct ev_type from {into}".encode()).fetchall() == [(None,)]
+        conn.execute("select pgq.drop_queue(%s, true)", [name])
+
+
 def test_while_the_queue_is_guarded_rows_are_the_same(
     conn: Connection, writer: Connection, queue: str
 ) -> None:
@@ -62,7 +87,9 @@ def test_while_the_queue_is_guarded_rows_are_the_same(
     ids = [ev_id for (ev_id,) in cursor]
     assert cursor.rowcount == 2
     conn.execute("listen pgq_wake")
-    writer.execute(sql.SQL("insert into {} (ev_data) values ('c')").format(relation(queue)))
+    writer.execute(
+        sql.SQL("insert into {} (ev_type, ev_data) values ('t', 'c')").format(relation(queue))
+    )
     assert [n.channel for n in conn.notifies(timeout=PATIENCE, stop_after=1)] == ["pgq_wake"]
     stored = conn.execute(sql.SQL("select ev_id from {} order by 1").format(relation(queue)))
     assert [ev_id for (ev_id,) in stored][:2] == ids
@@ -89,8 +116,8 @@ def test_maintenance_waits_for_no_transaction(
 def test_settings_of_the_queue_hold(
     conn: Connection, writer: Connection, queue: str, setting: str, sqlstate: str
 ) -> None:
-    insert = sql.SQL("insert into {} (ev_data) values ('1'), ('2'), ('3')").format(relation(queue))
-    copy = "copy {} (ev_data) from stdin".format(
+    insert = sql.SQL("insert into {} (ev_type) values ('1'), ('2'), ('3')").format(relation(queue))
+    copy = "copy {} (ev_type) from stdin".format(
         ops.value(conn, "select pgq.current_event_table(%s)", queue)
     )
     writer.execute(insert)
@@ -224,7 +251,7 @@ def test_any_name_works_and_can_be_made_again(conn: Connection, name: str) -> No
         ops.register(conn, name, "c")
         found = ops.value(conn, "select pgq.queue_relation(%s)", name)
         assert found.startswith("pgq_queue.") == (len(name.encode()) < 60)
-        conn.execute(f"insert into {found} (ev_data) values ('1')".encode())
+        conn.execute(f"insert into {found} (ev_type, ev_data) values ('t', '1')".encode())
         assert ops.deliver(conn, name, "c") == ["1"]
         conn.execute("select pgq.drop_queue(%s, true)", [name])
     assert (
@@ -241,7 +268,7 @@ def test_any_name_works_and_can_be_made_again(conn: Connection, name: str) -> No
 def test_rotation_moves_a_prepared_insert_to_the_next_table(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     ops.rotate_whenever_asked(conn, queue)
-    insert = sql.SQL("insert into {} (ev_data) values (%s)").format(relation(queue))
+    insert = sql.SQL("insert into {} (ev_type, ev_data) values ('t', %s)").format(relation(queue))
     for number in range(8):
         conn.execute(insert, [f"{number}"], prepare=True)
         assert ops.deliver(conn, queue, "c") == [f"{number}"]

@@ -344,8 +344,8 @@ def test_relations_show_a_role_what_it_may_see(
 
 
 NATIVE: dict[LiteralString, str] = {
-    "insert into pgq_queue.closed (ev_data) values ('x') returning ev_id": "insert",
-    "copy {table} (ev_data) from stdin": "insert",
+    "insert into pgq_queue.closed (ev_type) values ('x') returning ev_id": "insert",
+    "copy {table} (ev_type) from stdin": "insert",
     "select nextval('{sequence}')": "insert",
     "select from pgq_queue.closed where ev_data <> ''": "stored",
     "select * from {view}": "stored",
@@ -408,7 +408,7 @@ def session_of(roles: list[str], connect: Connect) -> Callable[[str], Connection
     return open_one
 
 
-INSERT: LiteralString = "insert into pgq_queue.closed (ev_data) values ('x')"
+INSERT: LiteralString = "insert into pgq_queue.closed (ev_type) values ('x')"
 
 
 def test_a_session_with_plans_notices_restriction_grant_and_revoke(
@@ -619,7 +619,7 @@ def test_queues_of_any_name_can_be_restricted(conn: Connection, name: str) -> No
         ops.insert(conn, name, "x")
         conn.execute(
             f"insert into {ops.value(conn, 'select pgq.queue_relation(%s)', name)}"
-            " (ev_data) values ('y')".encode()
+            " (ev_type) values ('y')".encode()
         )
         assert not restricted or not ops.value(
             conn, "select to_regclass('pgq_ids.' || quote_ident(%s)) is not null", name
@@ -729,7 +729,7 @@ def test_the_rights_are_those_of_the_current_role(
     # By a statement that PostgreSQL checks it does, as in any such function.
     conn.execute(
         "create or replace function public.lend() returns bigint language sql security definer"
-        " begin atomic insert into pgq_queue.closed (ev_data) values ('x'); select 1; end"
+        " begin atomic insert into pgq_queue.closed (ev_type) values ('x'); select 1; end"
     )
     assert ops.value(reads, "select public.lend()") == 1
     conn.execute("drop function public.lend()")

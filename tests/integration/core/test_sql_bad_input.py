@@ -195,7 +195,7 @@ def test_the_limit_of_a_transaction_is_kept(conn: Connection, connect: Connect, 
     producer.execute("select set_config('pgq.tx_events_1', '0', true)")
     with producer.transaction(force_rollback=True):
         ops.insert(producer, queue, "taken back")
-    relation = f"insert into {ops.value(conn, 'select pgq.queue_relation(%s)', queue)} (ev_data)"
+    relation = f"insert into {ops.value(conn, 'select pgq.queue_relation(%s)', queue)} (ev_type)"
     producer.execute(f"{relation} values ('event 2')".encode())
     with ops.refused("PQ010"), producer.transaction():
         producer.execute(f"{relation} values ('event 3')".encode())

@@ -148,7 +148,7 @@ def test_payloads_are_dicts_dataclasses_and_models(
 ) -> None:
     with Session(engine) as session, session.begin():
         session.add(OrderPlaced(data))
-        session.execute(queue_table("orders").insert().values(ev_data=data))
+        session.execute(queue_table("orders").insert().values(ev_type="t", ev_data=data))
     expected = '{"lines":[{"item":"bøk","price":"1.50"}]}'
     assert [text for _, text in delivered(conn)] == [expected] * 2
 
@@ -202,11 +202,13 @@ def test_asyncpg_writes_them_too(conn: Connection, engine: sa.Engine, dsn: str) 
             await session.flush()
             ids = [event.ev_id for event in events]
             assert ids == sorted(ids)
-            await session.execute(queue_table("orders").insert(), [{"ev_data": {"n": 3}}] * 2)
+            await session.execute(
+                queue_table("orders").insert(), [{"ev_type": "t", "ev_data": "3"}] * 2
+            )
         await async_engine.dispose()
 
     asyncio.run(work())
-    assert [data for _, data in delivered(conn)] == [f'{{"n":{n}}}' for n in (0, 1, 2, 3, 3)]
+    assert [data for _, data in delivered(conn)] == [*(f'{{"n":{n}}}' for n in range(3)), "3", "3"]
 
 
 def test_a_reader_gets_objects_of_the_class_of_their_type(
@@ -247,11 +249,21 @@ def test_names_are_quoted_and_long_ones_refused(conn: Connection, engine: sa.Eng
     for name in names:
         conn.execute("select pgq.create_queue(%s)", [name])
         with engine.begin() as connection:
-            connection.execute(queue_table(name).insert(), [{"ev_data": "a"}, {"ev_data": "b"}])
+            connection.execute(queue_table(name).insert(), [{"ev_type": "a"}, {"ev_type": "b"}])
         assert ops.value(conn, "select count(*) from pgq.event_template") > 0
     for name in ("x" * 60, "ä" * 30, ""):
         with pytest.raises(errors.InvalidParameter, match="Producer"):
             queue_table(name)
+
+
+def test_an_event_has_a_type(conn: Connection, engine: sa.Engine) -> None:
+    event = OrderPlaced({"n": 1})
+    for write in (lambda: OrderEvent({"n": 1}), lambda: setattr(event, "ev_type", None)):
+        with pytest.raises(errors.InvalidParameter, match="has no type"):
+            write()
+    with engine.begin() as connection, pytest.raises(sa.exc.IntegrityError, match="has no type"):
+        connection.execute(queue_table("orders").insert().values(ev_data="x"))
+    assert ops.value(conn, "select count(*) from pgq.event") == 0
 
 
 def test_a_queue_has_one_class() -> None:
