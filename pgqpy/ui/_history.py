@@ -27,7 +27,8 @@ class Series:
             self.counts.append((now, count))
             if len(self.counts) == 1:
                 return
-        (before, less), (after, more) = self.counts[-2], self.counts[-1]
+        # Ticks come every few seconds, so a rate is one of at least as long as `EVERY`.
+        (before, less), (after, more) = self.counts[max(len(self.counts) - 3, 0)], self.counts[-1]
         # A queue that was dropped and created again counts from the start.
         self.rates.append((after, max(more - less, 0) / max(after - before, 0.001)))
         for each in (self.counts, self.rates):

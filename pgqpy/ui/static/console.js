@@ -8,16 +8,18 @@ let source = null;
 
 // --- times, in the zone of the viewer
 
-const clock = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "2-digit", day: "2-digit",
-  hour: "2-digit", minute: "2-digit", second: "2-digit",
-});
+// Sweden writes them as ISO 8601 does.
+const day = new Intl.DateTimeFormat("sv", { dateStyle: "short" });
+const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" });
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 function showTimes(within) {
+  const today = day.format(new Date());
   for (const each of within.querySelectorAll("time[datetime]")) {
-    each.title = `${each.dateTime} (shown in ${zone})`;
-    each.textContent = clock.format(new Date(each.dateTime));
+    const when = new Date(each.dateTime);
+    const date = day.format(when);
+    each.title = `${date} ${clock.format(when)} in ${zone}, ${each.dateTime}`;
+    each.textContent = date === today ? clock.format(when) : `${date} ${clock.format(when)}`;
   }
 }
 
@@ -32,12 +34,10 @@ function replace(id, html) {
   const place = document.getElementById(id);
   if (!place) return;
   const kept = holdFocus(place);
-  const open = new Set([...place.querySelectorAll("details[open] > summary")].map(keyOf));
+  const open = [...place.querySelectorAll("details")].map((each) => each.open);
   const scrolled = [...place.querySelectorAll(".wide")].map((each) => each.scrollLeft);
   place.innerHTML = html;
-  for (const each of place.querySelectorAll("details > summary")) {
-    if (open.has(keyOf(each))) each.parentElement.open = true;
-  }
+  [...place.querySelectorAll("details")].forEach((each, i) => { each.open = open[i] || false; });
   [...place.querySelectorAll(".wide")].forEach((each, i) => { each.scrollLeft = scrolled[i] || 0; });
   showTimes(place);
   kept();
