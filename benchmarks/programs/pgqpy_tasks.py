@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 
 import psycopg
 
@@ -13,19 +14,21 @@ from pgqpy.tasks import Task, Tasks, TaskWorker
 
 BATCH_SIZE = 100
 AT_ONCE = 10_000
+QUEUES = ["item", *(f"item {number}" for number in range(2, int(os.environ.get("QUEUES", 1)) + 1))]
 
 
 def install(dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute(schema_sql().encode())
-        Tasks(conn).create_queue("item")
+        for queue in QUEUES:
+            Tasks(conn).create_queue(queue)
 
 
 def send(dsn: str, payloads: Iterator[str]) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         tasks = Tasks(conn)
-        for payload in payloads:
-            tasks.push("item", {"sent": payload})
+        for queue, payload in zip(cycle(QUEUES), payloads):
+            tasks.push(queue, {"sent": payload})
 
 
 def bulk(dsn: str, payloads: Iterator[str]) -> None:
@@ -42,7 +45,7 @@ def work(dsn: str, log: protocol.Log) -> None:
             worker.stop()
 
     batch_size = 1 if protocol.SINGLY else BATCH_SIZE
-    worker = TaskWorker(dsn, "item", handle, batch_size=batch_size)
+    worker = TaskWorker(dsn, QUEUES, handle, batch_size=batch_size)
     log.ready()
     worker.run()
 
