@@ -14,7 +14,10 @@ from pgqpy.tasks import Task, Tasks, TaskWorker
 
 BATCH_SIZE = 100
 AT_ONCE = 10_000
-QUEUES = ["item", *(f"item {number}" for number in range(2, int(os.environ.get("QUEUES", 1)) + 1))]
+QUEUES = [
+    "item",
+    *(f"item {number}" for number in range(2, int(os.environ.get("QUEUES", "1")) + 1)),
+]
 
 
 def install(dsn: str) -> None:
