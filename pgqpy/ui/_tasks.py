@@ -44,7 +44,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         "queue": info,
         "states": STATES,
         "state": state,
-        "has_errors": info.error_queue is not None and _exists(look, info.error_queue),
+        "has_errors": _exists(look, info.error_queue),
         "found": found[:SHOWN],
         "more": len(found) > SHOWN,
     }
