@@ -191,6 +191,7 @@ def test_events_of_a_session_carry_the_trace(conn: Connection, dsn: str, traced:
 
     class Placed(MappedEvent, Base):
         __queue__ = "orders"
+        __event_type__ = "placed"
 
     conn.execute("select pgq.create_queue('orders')")
     engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
@@ -360,7 +361,8 @@ def test_a_batch_of_tasks_is_one_span_with_links(
     counts = [(batch.attributes or {})["messaging.batch.message_count"] for batch in batches]
     assert counts in ([2], [1, 1])
     mine = [span for span in traced.spans if span.name == "mine"]
-    assert [is_child(*pair) for pair in zip(mine, sent, strict=True)] == [True, True]
+    assert len(mine) == 2
+    assert all(any(is_child(each, parent) for parent in sent) for each in mine)
     (line,) = (each for each in caplog.records if "no" in each.getMessage())
     assert sent[1].context is not None
     assert line.__dict__["trace_id"] == f"{sent[1].context.trace_id:032x}"
