@@ -171,19 +171,19 @@ begin
                 p := locked;
                 continue;
             end if;
-            -- Under the lock no session takes the partition away, or resizes the group.
+            -- Under the lock no session takes the partition away, or resizes the group; one may have since g was read.
             if pgq._is_read_committed() then
                 select group_resize_tick into last_id
                   from pgq.group_partition
                   join pgq.consumer_group on group_id = part_group
-                 where part_reg = part.part_reg and part_generation = part.part_generation;
+                 where part_reg = part.part_reg and part_generation = part.part_generation and group_partitions = g.group_partitions;
             else
                 -- An old snapshot does not see such a change; then this fails, without waiting for a session that waits
                 -- for this one.
                 select group_resize_tick into last_id
                   from pgq.group_partition
                   join pgq.consumer_group on group_id = part_group
-                 where part_reg = part.part_reg and part_generation = part.part_generation
+                 where part_reg = part.part_reg and part_generation = part.part_generation and group_partitions = g.group_partitions
                    for share skip locked;
             end if;
             exit when not found;
@@ -192,7 +192,8 @@ begin
                 cur_tick := pgq._get_tick(q.queue_id, last_id);
             end if;
         else
-            -- the open batch again
+            -- the open batch again; while it is open no session resizes the group
+            exit when (select group_partitions from pgq.consumer_group where group_id = g.group_id) <> g.group_partitions;
             cur_tick := pgq._get_tick(q.queue_id, p.pos_next_tick);
             if cur_tick.tick_id is null then
                 perform pgq._raise_tick_not_found(q.queue_name, p.pos_next_tick);
