@@ -90,8 +90,8 @@ def ui(
     shown = f"[{host}]" if ":" in host else host
     link = f"http://{shown}:{listening.getsockname()[1]}/"
     say(f"{link}sign-in?token={token}" if token else link)
-    # Not the proxy's word for who asks: the console looks at that itself. No log of requests, for
-    # the link is in it.
+    # The console checks the proxy's headers itself. Requests are not logged, because
+    # the link is in them.
     settings = uvicorn.Config(
         console,
         proxy_headers=False,

@@ -819,6 +819,29 @@ def test_resizing_can_be_called_off(conn: Connection, queue: str) -> None:
     assert partitions_now(conn) == 2
 
 
+def test_a_worker_that_had_read_the_group_before_it_was_resized_takes_no_wrong_keys(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    worker, admin = connect(), connect(autocommit=False)
+    create(conn, queue, 2)
+    member = join(conn, queue)
+    assert take(worker, member) is None
+    assert resize(conn, queue, 3) is None
+    fill(conn, queue, *"abcdefghij")
+    # The worker knows of 3 partitions when it waits for the queue, which is read next.
+    admin.execute("lock table pgq.queue")
+    taking = calls.blocked(take, worker, member)
+    assert resize(admin, queue, 7) is None
+    admin.commit()
+    found = []
+    if (batch := taking.result()) is not None:
+        found = read(conn, batch)
+        finish(conn, batch)
+    for events in drain(worker, member).values():
+        found += events
+    assert sorted(key for key, _ in found if key) == [*"abcdefghij"]
+
+
 def test_a_group_that_is_up_to_date_is_resized_at_once(conn: Connection, queue: str) -> None:
     create(conn, queue, 2)
     member = join(conn, queue)
