@@ -67,7 +67,7 @@ def examine(
     """Run all checks on a connection of their own, which is not in a transaction.
 
     A consumer may be ``stuck_after`` behind, and a transaction as old, before it is reported. With
-    ``wait`` seconds it looks twice, with that pause, and forecasts when disks are full and consumers
+    ``wait`` it looks twice, ``wait`` seconds apart, and forecasts when disks are full and consumers
     have caught up. Without, it takes less than 3 s.
 
     Raises psycopg.OperationalError if the connection breaks. What the role may not look at is a

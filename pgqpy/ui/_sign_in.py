@@ -29,7 +29,7 @@ LASTS = 12 * 3600
 #: Seconds that a wrong password costs.
 PENALTY = 1.0
 
-HOW = """No sign-in is configured. Give app() one of these: user= (a function of the application that
+HOW = """Sign-in is not set up. Give app() one of these: user= (a function of the application which
 returns the PostgreSQL role of a request), user_header= (of a reverse proxy that checks users),
 password=True (of PostgreSQL). `pgqpy ui` on this machine prints a link."""
 
