@@ -27,6 +27,21 @@ from pgqpy.cli._base.output import say
 @click.option("--read-only", is_flag=True, help="Offer no changes, and refuse them.")
 @click.option("--name", default="", type=TEXT, help="The installation's name, in tab and header.")
 @click.option("--colour", default="grey", type=TEXT, help="The installation's colour: red, blue...")
+@click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    type=TEXT,
+    metavar="NAME=DSN",
+    help="One of several databases, in place of --dsn; repeat it.",
+)
+@click.option(
+    "--mask",
+    multiple=True,
+    type=TEXT,
+    metavar="PATH",
+    help="Hide these values of payloads, such as $.card.number or $..password.",
+)
 @click.option("--password", is_flag=True, help="Sign in by role and password of PostgreSQL.")
 @click.option("--user-header", metavar="HEADER", help="A proxy names the role in this header.")
 @click.option(
@@ -44,6 +59,8 @@ def ui(
     read_only: bool,
     name: str,
     colour: str,
+    databases: tuple[str, ...],
+    mask: tuple[str, ...],
     password: bool,
     user_header: str | None,
     trusted_proxies: tuple[str, ...],
@@ -58,6 +75,7 @@ def ui(
       pgqpy ui --dsn postgresql:///shop
       pgqpy ui --name production --colour red --read-only
       pgqpy ui --host 0.0.0.0 --password
+      pgqpy ui --database shop=postgresql:///shop --database billing=postgresql:///billing
     """
     try:
         import uvicorn
@@ -70,9 +88,10 @@ def ui(
         raise click.UsageError(
             f"On {host} others can reach it: say how they sign in, by --password or --user-header."
         )
+    named = dict(each.partition("=")[::2] for each in databases)
     try:
         console = pgqpy.ui.app(
-            dsn,
+            named or dsn,
             user_header=user_header,
             trusted_proxies=trusted_proxies,
             password=password,
@@ -80,16 +99,19 @@ def ui(
             read_only=read_only,
             name=name,
             colour=colour,
+            mask=mask,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    with connect(dsn):
-        pass  # a database that is not there is an error of the command, not of each page
+    for each in named.values() or [dsn]:
+        with connect(each):
+            pass  # a database that is not there is an error of the command, not of each page
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family)
     shown = f"[{host}]" if ":" in host else host
     link = f"http://{shown}:{listening.getsockname()[1]}/"
-    say(f"{link}sign-in?token={token}" if token else link)
+    for path in [f"{each}/" for each in named] or [""]:
+        say(f"{link}{path}sign-in?token={token}" if token else f"{link}{path}")
     # The console checks the proxy's headers itself. Requests are not logged, because
     # the link is in them.
     settings = uvicorn.Config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ from pgqpy.ui import _overview, _queues, _tasks
 from pgqpy.ui._database import Database, ReadOnly, Visit
 from pgqpy.ui._history import History
 from pgqpy.ui._live import Live
+from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page
 from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
 from pgqpy.ui._tasks import TaskNotFound
@@ -60,6 +62,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+#: Of one of several databases.
+NAME = re.compile("[A-Za-z0-9_-]+")
 #: The largest form in bytes.
 LARGEST = 2**20
 #: Carries the message of an action to the next page.
@@ -71,7 +75,7 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 
 
 def app(
-    dsn: str | None = None,
+    dsn: str | Mapping[str, str] | None = None,
     *,
     user: FindUser | None = None,
     user_header: str | None = None,
@@ -81,6 +85,7 @@ def app(
     read_only: bool = False,
     name: str = "",
     colour: str = "grey",
+    mask: Collection[str] = (),
     secret: str | None = None,
     statement_timeout: float = 5,
 ) -> ASGIApp:
@@ -91,7 +96,8 @@ def app(
     ``dsn`` must be a member of these roles.
 
     Args:
-        dsn: The database; default: PGQPY_DSN, then libpq's environment.
+        dsn: The database; default: PGQPY_DSN, then libpq's environment. A mapping of names to
+            databases gives each a console under ``/name``, with a sign-in of its own.
         user: Returns the role of a request's user, None: not signed in.
             May be a coroutine function.
         user_header: The header in which a reverse proxy names the role. It must remove the header
@@ -102,6 +108,8 @@ def app(
         read_only: Whether nothing can be changed. On a standby it is so in any case.
         name: The name of the installation, in tab and header.
         colour: The colour of both, one of `COLOURS`.
+        mask: JSON paths of values in payloads that are not shown, such as ``$.card.number``,
+            ``$.lines[*].iban``, ``$..password``.
         secret: Signs cookies and forms. Give it if several processes serve the console.
         statement_timeout: Seconds after which a statement is cancelled.
     """
@@ -111,32 +119,38 @@ def app(
         raise ValueError(f"the colour must be one of {', '.join(COLOURS)}")
     key = secret.encode() if secret else secrets.token_bytes(32)
     proxies = tuple(trusted_proxies)
-    console = _Console(
-        Database(dsn, statement_timeout=statement_timeout, read_only=read_only),
-        SignIn(user, user_header, proxies, password, token, dsn, key),
-        name,
-        colour,
-    )
+    named = dsn if isinstance(dsn, Mapping) else {}
+    if named is dsn and not (named and all(map(NAME.fullmatch, named))):
+        raise ValueError("name databases by letters, digits, - and _")
+    consoles = {
+        each: _Console(
+            Database(where, statement_timeout=statement_timeout, read_only=read_only),
+            # What signs in to one database is worth nothing for another.
+            SignIn(user, user_header, proxies, password, token, where, key + each.encode()),
+            name,
+            colour,
+            masks(mask),
+            tuple(named),
+            each,
+        )
+        for each, where in (named or {"": dsn}).items()
+    }
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await console.database.close()
+        for each in consoles.values():
+            await each.database.close()
 
-    static = StaticFiles(packages=[("pgqpy.ui", "static")])
-    routes = [
-        *(
-            Route(f"/{view.path}", console.endpoint(view), methods=["GET", "POST"])
-            for view in VIEWS
-        ),
-        Route("/sign-in", console.sign_in_page, methods=["GET", "POST"]),
-        Route("/sign-out", console.sign_out, methods=["POST"]),
-        Route("/icon.svg", console.icon),
-        Mount("/static", static),
-    ]
-    errors: Any = {HTTPException: console.http_error, PgqError: console.pgq_error}
-    inside = Starlette(routes=routes, exception_handlers=errors, lifespan=lifespan)
-    return _Guard(inside, console.sign_in.hosts)
+    async def to_first(request: Request) -> Response:
+        return RedirectResponse(f"{_root(request)}/{next(iter(named))}/")
+
+    if named:
+        each_app = [Mount(f"/{each}", Starlette(**made.parts())) for each, made in consoles.items()]
+        inside = Starlette(routes=[Route("/", to_first), *each_app], lifespan=lifespan)
+    else:
+        inside = Starlette(**consoles[""].parts(), lifespan=lifespan)
+    return _Guard(inside, next(iter(consoles.values())).sign_in.hosts)
 
 
 class _Guard:
@@ -174,10 +188,26 @@ class _Console:
     sign_in: SignIn
     name: str
     colour: str
+    masks: tuple[Steps, ...]
+    #: The names of all databases, if there are several, and that of this one.
+    databases: tuple[str, ...]
+    own: str
 
     def __post_init__(self) -> None:
         self.live = Live()
         self.history = History()
+
+    def parts(self) -> dict[str, Any]:
+        """Return what Starlette takes."""
+        routes = [
+            *(Route(f"/{view.path}", self.endpoint(view), methods=["GET", "POST"]) for view in VIEWS),
+            Route("/sign-in", self.sign_in_page, methods=["GET", "POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+            Route("/icon.svg", self.icon),
+            Mount("/static", StaticFiles(packages=[("pgqpy.ui", "static")])),
+        ]
+        errors = {HTTPException: self.http_error, PgqError: self.pgq_error}
+        return {"routes": routes, "exception_handlers": errors}
 
     def endpoint(self, view: View) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -207,7 +237,7 @@ class _Console:
         html = await self.database.visit(viewer.role, write)
         response = HTMLResponse(html, _status(error) if error else 200)
         if said:
-            response.delete_cookie(SAID, path=self._root(request) or "/")
+            response.delete_cookie(SAID, path=_root(request) or "/")
         return response
 
     def _stream(self, request: Request, view: View, viewer: Viewer) -> Response:
@@ -216,7 +246,7 @@ class _Console:
             return fragments(f"{view.path or 'overview'}.html", values)
 
         make = partial(self.database.visit, viewer.role, write)
-        key = (viewer.role, self._root(request), view.path, request.url.query)
+        key = (viewer.role, _root(request), view.path, request.url.query)
         events = self.live.events(key, make, viewer.ends)
         return StreamingResponse(events, media_type="text/event-stream")
 
@@ -238,7 +268,7 @@ class _Console:
         fields = {"role": viewer.role, "page": str(request.url.path), "done": done.message}
         logger.info("console: %s", done.message, extra=fields)
         here = f"/{view.path}?{request.url.query}" if request.url.query else f"/{view.path}"
-        root = self._root(request)
+        root = _root(request)
         response = RedirectResponse(root + (done.page or here), 303)
         message = quote(done.message[:1000])
         response.set_cookie(
@@ -260,15 +290,15 @@ class _Console:
 
     def _frame(self, request: Request) -> dict[str, Any]:
         return {
-            "root": self._root(request),
+            "root": _root(request),
             "instance": self.name,
             "colour": self.colour,
+            "databases": self.databases,
+            "own": self.own,
+            "masks": self.masks,
             "version": pgqpy.__version__,
             "has_cookie": self.sign_in.password or self.sign_in.by_link,
         }
-
-    def _root(self, request: Request) -> str:
-        return quote(request.scope.get("root_path", "").rstrip("/"))
 
     # --- sign-in
 
@@ -276,7 +306,7 @@ class _Console:
         if "text/event-stream" in request.headers.get("accept", ""):
             return Response(status_code=403)
         if self.sign_in.password and request.method == "GET":
-            return RedirectResponse(f"{self._root(request)}/sign-in", 303)
+            return RedirectResponse(f"{_root(request)}/sign-in", 303)
         hint = HOW
         if self.sign_in.by_link:
             hint = "Start `pgqpy ui` again: it prints a link that is good for one sign-in."
@@ -333,6 +363,10 @@ class _Console:
     def _error(self, request: Request, status: int, message: str, hint: str | None) -> Response:
         told = {"status": status, "message": message, "hint": hint}
         return HTMLResponse(page("error.html", self._frame(request) | told), status)
+
+
+def _root(request: Request) -> str:
+    return quote(request.scope.get("root_path", "").rstrip("/"))
 
 
 def _status(error: PgqError, other: int = 409) -> int:

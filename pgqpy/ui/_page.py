@@ -12,11 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from pgqpy._runtime.words import ago, brief, duration, plural, rate
 from pgqpy.ui._chart import sparkline
+from pgqpy.ui._mask import masked
 
 Values = Mapping[str, Any]
 NONE = "–"
@@ -58,8 +60,14 @@ def _when(value: datetime | None) -> str | Markup:
     )
 
 
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+@pass_context
+def _compact(context: Context, value: object) -> str:
+    return json.dumps(masked(value, context["masks"]), ensure_ascii=False)
+
+
+@pass_context
+def _pretty(context: Context, value: object) -> str:
+    return json.dumps(masked(value, context["masks"]), ensure_ascii=False, indent=2)
 
 
 def _query(**values: object) -> str:
@@ -83,6 +91,7 @@ def _environment() -> Environment:
         "size": _size,
         "when": _when,
         "compact": _compact,
+        "pretty": _pretty,
     }
     made.globals |= {"plural": plural, "query": _query, "sparkline": sparkline}
     made.globals["ui"] = made.get_template("macros.html").module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -66,8 +65,6 @@ def task(look: Look) -> dict[str, Any]:
     return {
         "task": found,
         "progress": next(iter(tasks.progress(ids=[found.id])), None),
-        "payload": _pretty(found.payload),
-        "headers": _pretty(found.headers),
         "origin": (found.headers or {}).get("origin"),
         "may": {
             name
@@ -122,10 +119,6 @@ def _gone(look: Look) -> TaskNotFound:
         f"there is no task {look.query.get('id', '')}",
         hint="it was finished or deleted, or you may not read its queue",
     )
-
-
-def _pretty(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 VIEWS = [

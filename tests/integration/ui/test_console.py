@@ -205,6 +205,19 @@ def test_a_task_is_sent_back_cancelled_or_deleted(
     assert post(client, again, ADMIN, action="retry", queue="mails").status_code == 409
 
 
+def test_masked_values_are_on_no_page(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    tasks, client = Tasks(conn), console(dsn, mask=["$.card.number"])
+    tasks.create_queue("payments")
+    [number] = [tasks.push("payments", {"card": {"number": "4711-0815", "type": "debit"}})]
+    for url in ("/task_queue?name=payments", f"/task?id={number}"):
+        assert "4711-0815" not in get(client, url)
+        assert "debit" in get(client, url)
+    with pytest.raises(ValueError, match="no path like"):
+        console(dsn, mask=["card"])
+
+
 def test_a_read_only_console_offers_no_change_and_makes_none(
     dsn: str, conn: Connection, queue: str, roles: None, console: Console
 ) -> None:

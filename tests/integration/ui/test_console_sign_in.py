@@ -217,3 +217,27 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         pgqpy.ui.app("", user_header="X", password=True)
     with pytest.raises(ValueError, match="colour"):
         pgqpy.ui.app("", colour="pink")
+
+
+def test_each_of_several_databases_has_a_console_and_a_sign_in_of_its_own(
+    dsn: str, conn: Connection, other_dsn: str, console: Console
+) -> None:
+    queue = "in_the_shop_only"
+    Admin(conn).create_queue(queue)
+    client = console({"shop": dsn, "billing": other_dsn}, token=TOKEN)
+    assert client.get("/").headers["location"] == "/shop/"
+    assert client.get("/nothing/").status_code == 404
+    assert client.get(f"/shop/sign-in?token={TOKEN}").status_code == 200
+    assert queue in client.get("/shop/queues").text
+    assert client.get("/billing/queues").status_code == 403
+    shop = client.cookies[_sign_in.COOKIE]
+    stolen = {"Cookie": f"{_sign_in.COOKIE}={shop}"}
+    assert client.get("/shop/queues", headers=stolen).status_code == 200
+    assert client.get("/billing/queues", headers=stolen).status_code == 403
+    assert client.get(f"/billing/sign-in?token={TOKEN}").status_code == 200
+    page = client.get("/billing/queues").text
+    assert queue not in page
+    assert {"/shop/", "/billing/", "/billing/queues"} <= set(Links(page).found)
+    for wrong in ({}, {"a/b": dsn}, {"": dsn}):
+        with pytest.raises(ValueError, match="name databases by"):
+            pgqpy.ui.app(wrong)

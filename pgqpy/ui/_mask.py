@@ -1,0 +1,54 @@
+"""Masks: values in payloads that the console does not show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+MASKED = "•••"
+PATH = re.compile(r"\$(?:(?:\.\.?(?:[\w-]+|\*))|\[\*\])+")
+STEP = re.compile(r"(\.\.?)([\w-]+|\*)|\[\*\]")
+
+#: The names on the way to a value; "*": any name or index; "**": any number of them.
+Steps = tuple[str, ...]
+
+
+def masks(paths: Collection[str]) -> tuple[Steps, ...]:
+    """Read JSON paths such as ``$.card.number``, ``$.lines[*].iban`` or ``$..password``.
+
+    Raises ValueError if one is none.
+    """
+    found = []
+    for path in paths:
+        if not PATH.fullmatch(path):
+            raise ValueError(f"mask {path!r} is no path like $.card.number, $.*.iban or $..password")
+        steps: list[str] = []
+        for dots, name in STEP.findall(path):
+            steps += (["**"] if dots == ".." else []) + [name or "*"]
+        found.append(tuple(steps))
+    return tuple(found)
+
+
+def masked(value: object, paths: tuple[Steps, ...]) -> object:
+    """Return a JSON value in which `MASKED` stands for what the paths lead to."""
+    if not paths:
+        return value
+    if isinstance(value, dict):
+        return {name: _inside(each, name, paths) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_inside(each, None, paths) for each in value]
+    return value
+
+
+def _inside(value: object, name: str | None, paths: tuple[Steps, ...]) -> object:
+    left: list[Steps] = []
+    for steps in paths:
+        anywhere = steps[0] == "**"
+        wanted, *rest = steps[1:] if anywhere else steps
+        if anywhere:
+            left.append(steps)
+        if wanted in ("*", name):
+            if not rest:
+                return MASKED
+            left.append(tuple(rest))
+    return masked(value, tuple(left))
