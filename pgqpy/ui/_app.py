@@ -200,7 +200,10 @@ class _Console:
     def parts(self) -> dict[str, Any]:
         """Return what Starlette takes."""
         routes = [
-            *(Route(f"/{view.path}", self.endpoint(view), methods=["GET", "POST"]) for view in VIEWS),
+            *(
+                Route(f"/{view.path}", self.endpoint(view), methods=["GET", "POST"])
+                for view in VIEWS
+            ),
             Route("/sign-in", self.sign_in_page, methods=["GET", "POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
             Route("/icon.svg", self.icon),

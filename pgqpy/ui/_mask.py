@@ -21,7 +21,9 @@ def masks(paths: Collection[str]) -> tuple[Steps, ...]:
     found = []
     for path in paths:
         if not PATH.fullmatch(path):
-            raise ValueError(f"mask {path!r} is no path like $.card.number, $.*.iban or $..password")
+            raise ValueError(
+                f"mask {path!r} is no path like $.card.number, $.*.iban or $..password"
+            )
         steps: list[str] = []
         for dots, name in STEP.findall(path):
             steps += (["**"] if dots == ".." else []) + [name or "*"]
