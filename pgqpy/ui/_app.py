@@ -119,21 +119,22 @@ def app(
         raise ValueError(f"the colour must be one of {', '.join(COLOURS)}")
     key = secret.encode() if secret else secrets.token_bytes(32)
     proxies = tuple(trusted_proxies)
-    named = dsn if isinstance(dsn, Mapping) else {}
-    if named is dsn and not (named and all(map(NAME.fullmatch, named))):
+    where = dsn if isinstance(dsn, Mapping) else {"": dsn}
+    named = where if isinstance(dsn, Mapping) else {}
+    if not where or not all(map(NAME.fullmatch, named)):
         raise ValueError("name databases by letters, digits, - and _")
     consoles = {
         each: _Console(
-            Database(where, statement_timeout=statement_timeout, read_only=read_only),
+            Database(here, statement_timeout=statement_timeout, read_only=read_only),
             # What signs in to one database is worth nothing for another.
-            SignIn(user, user_header, proxies, password, token, where, key + each.encode()),
+            SignIn(user, user_header, proxies, password, token, here, key + each.encode()),
             name,
             colour,
             masks(mask),
             tuple(named),
             each,
         )
-        for each, where in (named or {"": dsn}).items()
+        for each, here in where.items()
     }
 
     @asynccontextmanager
