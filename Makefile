@@ -12,7 +12,8 @@ given = $(filter command,$(firstword $(origin $(1))))
 bench_file = $(if $(call given,$(1)),--$(2) "$$$(1)")
 BENCH_OPTIONS = $(if $(call given,ONLY),$(ONLY)) $(if $(call given,QUICK),--quick) \
     $(call bench_file,PGQUE_SQL,pgque-sql) $(call bench_file,PGMQ_SQL,pgmq-sql)
-DEMO_OPTIONS := $(if $(call given,DSN),--dsn "$$DSN") $(if $(call given,CHART),--chart "$$CHART")
+AXE := .bench/axe/node_modules/axe-core/axe.min.js
+DEMO_OPTIONS := $(if $(call given,DSN),--dsn "$$DSN") $(if $(call given,UI),--ui) $(if $(call given,CHART),--chart "$$CHART")
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without bytecode each process that a test starts would compile the package again.
@@ -25,12 +26,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
+demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png UI=1: the console
 	@$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
 
 # Four more than the cores: many tests wait for processes that they have started. mypy needs one
 # core for a minute, and goes on beside them; what it says comes among their dots.
-test: packages-test $(VENV)/.installed-dev lint ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
+test: packages-test $(VENV)/.installed-dev $(AXE) lint ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory types & \
 	$(if $(call given,T),,$(MAKE) --no-print-directory prepare;) \
 	$(BIN)/pytest --numprocesses $$(($$(nproc) + 4)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
@@ -75,6 +76,11 @@ freeze: $(VENV)/.installed-dev ## at the first release: copy the structure of sq
 dist: $(VENV)/.installed-dev ## wheel, source, pgq.sql and the extension's files, into dist/
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tools/write_sql_files.py dist
+
+# Finds faults of accessibility in the console's pages; without it that test is left out.
+$(AXE):
+	-@! command -v npm >/dev/null || npm install --prefix .bench/axe --ignore-scripts --no-audit --no-fund \
+	    --loglevel=error axe-core@4
 
 clean: ## remove what make and the tools have written, .venv included
 	rm -rf $(VENV) .bench build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,6 +42,14 @@ from pgqpy.cli._base.output import say
     metavar="PATH",
     help="Hide these values of payloads, such as $.card.number or $..password.",
 )
+@click.option(
+    "--stuck-after",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
+)
 @click.option("--password", is_flag=True, help="Sign in by role and password of PostgreSQL.")
 @click.option("--user-header", metavar="HEADER", help="A proxy names the role in this header.")
 @click.option(
@@ -61,6 +69,7 @@ def ui(
     colour: str,
     databases: tuple[str, ...],
     mask: tuple[str, ...],
+    stuck_after: float,
     password: bool,
     user_header: str | None,
     trusted_proxies: tuple[str, ...],
@@ -100,6 +109,7 @@ def ui(
             name=name,
             colour=colour,
             mask=mask,
+            stuck_after=stuck_after,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -88,6 +89,7 @@ def app(
     mask: Collection[str] = (),
     secret: str | None = None,
     statement_timeout: float = 5,
+    stuck_after: float = 300,
 ) -> ASGIApp:
     """Return the console as an ASGI application, to be run or mounted under any path.
 
@@ -112,6 +114,8 @@ def app(
             ``$.lines[*].iban``, ``$..password``.
         secret: Signs cookies and forms. Give it if several processes serve the console.
         statement_timeout: Seconds after which a statement is cancelled.
+        stuck_after: Seconds that a consumer may be behind, or a transaction open, before it is
+            reported.
     """
     if sum(each is not None for each in (user, user_header, token)) + password > 1:
         raise ValueError("give one of user, user_header, password and token")
@@ -133,6 +137,7 @@ def app(
             masks(mask),
             tuple(named),
             each,
+            timedelta(seconds=stuck_after),
         )
         for each, here in where.items()
     }
@@ -193,6 +198,7 @@ class _Console:
     #: The names of all databases, if there are several, and that of this one.
     databases: tuple[str, ...]
     own: str
+    patience: timedelta
 
     def __post_init__(self) -> None:
         self.live = Live()
@@ -281,7 +287,7 @@ class _Console:
         return response
 
     def _look(self, request: Request, visit: Visit) -> Look:
-        return Look(visit, request.query_params, self.history)
+        return Look(visit, request.query_params, self.history, self.patience)
 
     def _values(self, request: Request, view: View, visit: Visit) -> dict[str, Any]:
         return self._frame(request) | {

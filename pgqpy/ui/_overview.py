@@ -13,8 +13,6 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui._history import SPAN, History
 from pgqpy.ui._view import Look, View
 
-#: How far behind a consumer may be before that is a problem.
-PATIENCE = timedelta(minutes=5)
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
@@ -74,7 +72,7 @@ class Line:
 def read_status(look: Look, queue: str | None = None) -> Status:
     """Read the state of all queues, or of one, and add it to the history."""
     conn = look.visit.conn
-    status = status_of(judge(read(conn, queue, PATIENCE), PATIENCE))
+    status = status_of(judge(read(conn, queue, look.patience), look.patience))
     if queue is None:
         newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
         counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pgqpy.ui._database import Visit
@@ -17,6 +18,8 @@ class Look:
     visit: Visit
     query: Mapping[str, str]
     history: History
+    #: How far behind a consumer may be before that is a problem.
+    patience: timedelta
 
     @property
     def name(self) -> str:
