@@ -19,18 +19,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import pgqpy
 import pgqpy.dsn
-from examples.demo import DELAY_COUNTER, MONTHLY_DELAYS, DemoError, chart, report
+from examples.demo import DELAY_COUNTER, MONTHLY_DELAYS, DemoError, chart, report, trouble
 from examples.demo.application import WRITERS, Application
 from examples.demo.database import Database
 from examples.demo.flights import expected_events, load_airlines, load_flights, make_plan
 from examples.demo.processes import Process
 from examples.demo.results import Comparison, Measurements, batches, compare, delivered
+from examples.demo.trouble import Troubles
 from pgqpy.embedded import Server
 
 ALL_FLIGHTS = 336_776
 
 # The duration for all flights; fewer take a part of it.
 SECONDS = 40.0
+
+# With the console, there is time to look.
+SECONDS_TO_LOOK = 1800.0
 
 # Allows for a cold disk and a busy machine.
 START_TIMEOUT = 120.0
@@ -77,6 +81,7 @@ def _options() -> argparse.Namespace:
     option("--dsn", help="run on this database; without it, on a server of its own")
     option("--chart", type=Path, metavar="FILE.png", help="draw arrivals, backlog and latency")
     option("--flights", type=int, metavar="N", help="use N flights, not all")
+    option("--ui", action="store_true", help="for half an hour, with the console in the browser")
     option("--no-spark", dest="spark", action="store_false", help="without Spark and Java")
     option("--keep", action="store_true", help="leave the queue and tables in the database")
     options = parser.parse_args()
@@ -168,18 +173,28 @@ def _act(
                 consumer.wait_until_ready(START_TIMEOUT)
 
         first_tick = database.last_tick()
-        seconds = SECONDS * len(flights) / ALL_FLIGHTS
+        seconds = SECONDS_TO_LOOK if options.ui else SECONDS * len(flights) / ALL_FLIGHTS
         application = Application(database.dsn, plan, seconds=seconds)
         console.print(
             f"{len(flights):,} flights of 2013, replayed by {WRITERS} connections"
             f" in {seconds:.0f} seconds"
         )
+        troubles = Troubles(database.dsn, ticker, consumers[0])
+        if options.ui:
+            link = stack.enter_context(trouble.console(database.dsn, troubles))
+            console.print(f"The console: {link}", soft_wrap=True)
+            if options.dsn is None:
+                doctor = f"pgqpy doctor --stuck-after {trouble.STUCK_AFTER}"
+                console.print(f"The doctor: {doctor} --dsn '{database.dsn}'", soft_wrap=True)
+            console.print("Ctrl-C stops all.")
         application.start()
         try:
             with _bars(console) as bars:
                 expected, lines = expected_events(plan), [APPLICATION, *names]
                 tasks = {name: bars.add_task(name, total=expected) for name in lines}
-                for done, total in _progress(database, application, names, [ticker, *consumers]):
+                for done, total in _progress(
+                    database, application, names, [ticker, *consumers], troubles
+                ):
                     for name, events in done.items():
                         bars.update(tasks[name], completed=events, total=total)
         finally:
@@ -222,6 +237,7 @@ def _progress(
     application: Application,
     consumers: Sequence[str],
     processes: Sequence[Process],
+    troubles: Troubles,
 ) -> Iterator[tuple[dict[str, int], int | None]]:
     """Yield the events of each, and their total once it is known, until all are delivered.
 
@@ -230,12 +246,12 @@ def _progress(
     before: dict[str, int] = {}
     moved = time.monotonic()
     while True:
-        running = application.running
+        running = troubles.go_on() or application.running
         if application.error is not None:
             raise DemoError(f"The application failed: {application.error}")
         for process in processes:
             process.check()
-        committed = sum(commit.rows for commit in list(application.commits))
+        committed = sum(commit.rows for commit in list(application.commits)) + troubles.events
         now = {name: delivered(database.conn).get(name, 0) for name in consumers}
         yield now | {APPLICATION: committed}, None if running else committed
         if not running and all(now[name] == committed for name in consumers):

@@ -41,6 +41,7 @@ class DelayCounter(pgqpy.Consumer):
 
     queue = QUEUE
     consumer = DELAY_COUNTER
+    backoff_cap = 2.0  # so that it goes on soon after a failure
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         received = time.time()

@@ -16,6 +16,8 @@ from pgqpy.dsn import VARIABLE
 
 STOP_TIMEOUT = 20.0
 
+_LIBC = ctypes.CDLL(None)
+
 
 class Process:
     """A Python module that runs as a separate process, until it is stopped.
@@ -26,17 +28,30 @@ class Process:
     def __init__(self, name: str, module: str, *arguments: str, dsn: str) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._environment = os.environ | {VARIABLE: dsn}
+        self.start()
+
+    def start(self) -> None:
+        """Start it, at first or after `kill`."""
+        self._killed = False
         # In a session of its own: Ctrl-C goes only to the demo, which stops the others in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env=os.environ | {VARIABLE: dsn},
+            self._command,
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
-            # The writers' threads do not run yet when processes are started.
+            # It takes no lock that another thread may hold.
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
         )
+
+    def kill(self) -> None:
+        """Kill it on purpose: `check` takes that for good."""
+        self._killed = True
+        self._process.kill()
+        self._process.communicate()
 
     def stop(self) -> None:
         """Stop it, and wait for its end."""
@@ -67,7 +82,7 @@ class Process:
 
     def check(self) -> None:
         """Raise `DemoError` if the process has ended."""
-        if self._process.poll() is not None:
+        if self._process.poll() is not None and not self._killed:
             raise self._failure(f"{self.name} ended with code {self._process.returncode}.")
 
     def _failure(self, message: str) -> DemoError:
@@ -79,4 +94,4 @@ class Process:
 def _end_with_parent() -> None:
     """Have the kernel send SIGTERM if the demo is killed."""
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)

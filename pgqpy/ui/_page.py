@@ -12,7 +12,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2 import (
+    ChoiceLoader,
+    DictLoader,
+    Environment,
+    PackageLoader,
+    StrictUndefined,
+    pass_context,
+)
 from jinja2.runtime import Context
 from markupsafe import Markup
 
@@ -22,6 +29,8 @@ from pgqpy.ui._mask import masked
 
 Values = Mapping[str, Any]
 NONE = "–"
+#: Templates of views that a program adds to `_app.VIEWS`.
+ADDED: dict[str, str] = {}
 
 
 def _number(value: int | None) -> str:
@@ -76,7 +85,7 @@ def _query(**values: object) -> str:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("pgqpy.ui"),
+        loader=ChoiceLoader([PackageLoader("pgqpy.ui"), DictLoader(ADDED)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

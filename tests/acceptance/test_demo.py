@@ -9,8 +9,10 @@ import signal
 import sys
 import zipfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import psutil
 import psycopg
 import pytest
@@ -19,6 +21,9 @@ from psycopg.conninfo import make_conninfo
 from examples.demo import __main__ as demo
 from examples.demo.flights import PACKAGE
 from examples.demo.results import compare
+from pgqpy.doctor import Verdict, examine
+from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_console import csrf
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Program, Run
 from tests.fixtures.fix_ticker import eventually
@@ -243,4 +248,44 @@ def test_killed_it_leaves_no_process_and_the_next_run_tidies_up(
     assert remains(conn) == (True, 1)
     code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
     assert code == 0, output
+    assert remains(conn) == (False, 0)
+
+
+def test_console_and_doctor_name_the_trouble_and_say_when_it_is_over(
+    start: Run, dsn: str, conn: Connection
+) -> None:
+    program = start("--dsn", dsn, "--no-spark", "--flights", "20000", "--ui")
+    link = program.hear("The console: ", PATIENCE).split()[-1]
+    with httpx.Client(base_url=link.partition("/sign-in")[0], timeout=PATIENCE) as console:
+
+        def press(action: str, kind: str = "") -> None:
+            form = {"action": action, "kind": kind, "csrf": csrf(console.get("/trouble").text)}
+            headers = {"Sec-Fetch-Site": "same-origin"}
+            assert console.post("/trouble", data=form, headers=headers).status_code == 303
+
+        def until(is_named: bool, in_console: str, by_doctor: str) -> None:
+            def says() -> bool:
+                report = examine(conn, stuck_after=timedelta(seconds=2))
+                told = [each.message for each in report.findings if each.verdict is not Verdict.OK]
+                return (
+                    (in_console in console.get("/").text)
+                    == any(by_doctor in each for each in told)
+                    == is_named
+                )
+
+            wait_until(says)
+
+        console.get(link)
+        for kind, *words in (
+            ("Kill the ticker", "<dd>none <small>", "no pgqpy ticker leads"),
+            ("Stop a consumer", "delay_counter is stuck", "delay_counter is stuck"),
+            ("Hold the horizon", "nightly report", "nightly report"),
+            ("Insert a poison event", "delay_counter fails", "delay_counter fails"),
+        ):
+            until(False, *words)
+            press("make", kind)
+            until(True, *words)
+            press("end")
+            until(False, *words)
+    assert program.interrupt() == 130
     assert remains(conn) == (False, 0)
