@@ -39,6 +39,7 @@ NAMES = (
     "task_queues",
     "task_table",
     "telemetry",
+    "console",
     "spark_read",
     "spark_write",
     "spark_stream",

@@ -20,7 +20,9 @@ T = TypeVar("T")
 BEGIN = """
 select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_recovery(),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
-       pg_catalog.set_config('statement_timeout', %s, true)
+       pg_catalog.set_config('statement_timeout', %s, true),
+       -- To compile a query takes longer than any query of a page should.
+       pg_catalog.set_config('jit', 'off', true)
 """
 ACT_AS = "select pg_catalog.set_config('role', %s, true)"
 

@@ -1,7 +1,7 @@
 """Pages kept up to date: server-sent events with the fragments that have changed.
 
-The fragments of a page are made once for all viewers of a role, at most every `PAUSE` seconds, and
-not at all if there is no viewer. The state of the database is an event, too.
+The fragments of a page are made once for all viewers of a role, at most every `PAUSE` seconds and
+for a tenth of the time, and not at all if there is no viewer. The state of the database is an event, too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
 PAUSE = 2.0
+#: A page that takes a second is made every ten seconds, one that takes longer as often.
+LONGEST_PAUSE = 10.0
 #: Seconds after which a silent stream says that it is alive.
 KEEP_ALIVE = 15.0
 
@@ -38,8 +40,10 @@ class _Feed:
 
     async def _run(self, make: Make) -> None:
         while True:
+            began, pause = time.monotonic(), PAUSE
             try:
                 self.fragments, self.problem = await make(), ""
+                pause = min(max(9 * (time.monotonic() - began), PAUSE), LONGEST_PAUSE)
             except PgqError as error:
                 self.problem = error.message
             except Exception:
@@ -47,7 +51,7 @@ class _Feed:
                 self.problem = "the console failed: see its log"
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
 
     def stop(self) -> None:
         self._task.cancel()
