@@ -1,7 +1,8 @@
 """Pages kept up to date: server-sent events with the fragments that have changed.
 
 The fragments of a page are made once for all viewers of a role, at most every `PAUSE` seconds and
-for a tenth of the time, and not at all if there is no viewer. The state of the database is an event, too.
+for a tenth of the time, and not at all if there is no viewer. The state of the database is an
+event, too.
 """
 
 from __future__ import annotations
