@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 
 from examples.demo.processes import Process
-from pgqpy.ui import _app, _page
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui import Done, Look, View, app
 
 LASTS = 20
 """Seconds after which a trouble ends."""
@@ -142,13 +141,14 @@ def console(dsn: str, troubles: Troubles) -> Iterator[str]:
 
     values = {"lasts": LASTS, "patience": STUCK_AFTER, "troubles": troubles.kinds}
     actions = {"make": troubles.make, "end": troubles.end_all}
-    _page.ADDED["trouble.html"] = PAGE
-    _app.VIEWS.append(View("trouble", "Make trouble", lambda _: values, actions, menu="trouble"))
+    page = View("trouble", "Make trouble", lambda _: values, actions, "trouble", PAGE)
     token = secrets.token_urlsafe()
-    app = _app.app(dsn, token=token, name="demo", colour="violet", stuck_after=STUCK_AFTER)
+    served = app(
+        dsn, token=token, name="demo", colour="violet", stuck_after=STUCK_AFTER, views=[page]
+    )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         settings = uvicorn.Config(
-            app, access_log=False, log_level="critical", timeout_graceful_shutdown=1
+            served, access_log=False, log_level="critical", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, args=([listening],))

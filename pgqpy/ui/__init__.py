@@ -9,9 +9,10 @@ Each request runs as the PostgreSQL role of its user. See docs/console.md.
 
 try:
     from pgqpy.ui._app import COLOURS, app
+    from pgqpy.ui._view import Done, Look, View
 except ModuleNotFoundError as error:
     if error.name not in {"jinja2", "markupsafe", "starlette"}:
         raise
     raise ImportError('the console needs: pip install "pgqpy[ui]"') from error
 
-__all__ = ["COLOURS", "app"]
+__all__ = ["COLOURS", "Done", "Look", "View", "app"]

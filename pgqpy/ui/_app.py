@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -90,6 +90,7 @@ def app(
     secret: str | None = None,
     statement_timeout: float = 5,
     stuck_after: float = 300,
+    views: Iterable[View] = (),
 ) -> ASGIApp:
     """Return the console as an ASGI application, to be run or mounted under any path.
 
@@ -116,6 +117,7 @@ def app(
         statement_timeout: Seconds after which a statement is cancelled.
         stuck_after: Seconds that a consumer may be behind, or a transaction open, before it is
             reported.
+        views: More pages, see `View`.
     """
     if sum(each is not None for each in (user, user_header, token)) + password > 1:
         raise ValueError("give one of user, user_header, password and token")
@@ -138,6 +140,7 @@ def app(
             tuple(named),
             each,
             timedelta(seconds=stuck_after),
+            [*VIEWS, *views],
         )
         for each, here in where.items()
     }
@@ -199,6 +202,7 @@ class _Console:
     databases: tuple[str, ...]
     own: str
     patience: timedelta
+    views: Sequence[View]
 
     def __post_init__(self) -> None:
         self.live = Live()
@@ -209,7 +213,7 @@ class _Console:
         routes = [
             *(
                 Route(f"/{view.path}", self.endpoint(view), methods=["GET", "POST"])
-                for view in VIEWS
+                for view in self.views
             ),
             Route("/sign-in", self.sign_in_page, methods=["GET", "POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
@@ -242,7 +246,7 @@ class _Console:
         def write(visit: Visit) -> str:
             values = self._values(request, view, visit) | view.read(self._look(request, visit))
             form = {"csrf": self.sign_in.csrf(viewer), "said": said, "error": error}
-            return page(f"{view.path or 'overview'}.html", values | form)
+            return page(view.template or f"{view.path or 'overview'}.html", values | form)
 
         html = await self.database.visit(viewer.role, write)
         response = HTMLResponse(html, _status(error) if error else 200)
@@ -253,7 +257,7 @@ class _Console:
     def _stream(self, request: Request, view: View, viewer: Viewer) -> Response:
         def write(visit: Visit) -> dict[str, str]:
             values = self._values(request, view, visit) | view.read(self._look(request, visit))
-            return fragments(f"{view.path or 'overview'}.html", values)
+            return fragments(view.template or f"{view.path or 'overview'}.html", values)
 
         make = partial(self.database.visit, viewer.role, write)
         key = (viewer.role, _root(request), view.path, request.url.query)
@@ -292,7 +296,7 @@ class _Console:
     def _values(self, request: Request, view: View, visit: Visit) -> dict[str, Any]:
         return self._frame(request) | {
             "view": view,
-            "menu": [each for each in VIEWS if each.menu == each.path],
+            "menu": [each for each in self.views if each.menu == each.path],
             "database": visit.database,
             "role": visit.role,
             "read_only": visit.read_only,

@@ -9,17 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import (
-    ChoiceLoader,
-    DictLoader,
-    Environment,
-    PackageLoader,
-    StrictUndefined,
-    pass_context,
-)
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
@@ -29,8 +23,6 @@ from pgqpy.ui._mask import masked
 
 Values = Mapping[str, Any]
 NONE = "–"
-#: Templates of views that a program adds to `_app.VIEWS`.
-ADDED: dict[str, str] = {}
 
 
 def _number(value: int | None) -> str:
@@ -85,7 +77,7 @@ def _query(**values: object) -> str:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=ChoiceLoader([PackageLoader("pgqpy.ui"), DictLoader(ADDED)]),
+        loader=PackageLoader("pgqpy.ui"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -110,14 +102,21 @@ def _environment() -> Environment:
 _TEMPLATES = _environment()
 
 
+@cache
+def _template(template: str) -> Template:
+    if template.endswith(".html"):
+        return _TEMPLATES.get_template(template)
+    return _TEMPLATES.from_string(template)
+
+
 def page(template: str, values: Values) -> str:
-    """Write a whole page."""
-    return _TEMPLATES.get_template(template).render(values)
+    """Write a whole page. ``template`` is a file of the console's, or a text."""
+    return _template(template).render(values)
 
 
 def fragments(template: str, values: Values) -> dict[str, str]:
     """Write the fragments of a page, by id."""
-    found = _TEMPLATES.get_template(template)
+    found = _template(template)
     context = found.new_context(dict(values))
     return {
         name: "".join(block(context))

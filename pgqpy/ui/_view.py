@@ -42,7 +42,7 @@ Action = Callable[[Look, Mapping[str, str]], Done]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One page: ``/path``, written by ``path.html`` from the values that ``read`` returns."""
+    """One page: ``/path``, written by a template from the values that ``read`` returns."""
 
     path: str
     title: str
@@ -50,3 +50,5 @@ class View:
     actions: Mapping[str, Action] = field(default_factory=dict)
     #: The path of the menu's entry that it belongs to.
     menu: str = ""
+    #: The text of its template; "": the file ``path.html`` of the console's.
+    template: str = ""

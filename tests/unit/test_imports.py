@@ -41,7 +41,7 @@ def test_what_is_long_says_why() -> None:
 
 
 def test_the_library_does_not_know_the_command_line_and_the_console() -> None:
-    above = within("pgqpy.cli", "pgqpy.__main__", "pgqpy.ui")
+    above = within("pgqpy.cli", "pgqpy.__main__", "pgqpy.ui", "examples")
     assert not violations(lambda module: not above(module), within("pgqpy.cli", "pgqpy.ui"))
 
 
