@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # System packages come before what is built with them.
 .NOTPARALLEL:
-.PHONY: help demo prepare quick test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
+.PHONY: help demo prepare quick test bench venv lint types coverage sync pictures docs freeze dist clean packages-demo packages-test packages-bench
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,9 @@ types: $(VENV)/.installed-dev ## mypy, strict
 # The plugin would import the package before coverage measures it.
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
 	$(BIN)/pytest -p no:pgqpy --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
+
+pictures: packages-test $(VENV)/.installed-dev ## of each view of the console, for the site
+	$(BIN)/python -m tools.pictures 2> /dev/null
 
 docs: $(VENV)/.installed-dev ## the documentation site, with the references, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,5 +1,5 @@
 """Pages of the documentation site that have no file in docs/: the README and others of the root,
-and the SQL reference.
+the SQL reference, and the pictures of the console.
 
 A hook of MkDocs (mkdocs.yml). The SQL reference is made of the function headers in sql/.
 """
@@ -143,6 +143,8 @@ def on_config(config: MkDocsConfig) -> None:
                 item["SQL"] = [{title: f"reference/sql/{slug(title)}.md"} for title in SECTIONS]
 
 
+#: Where tools/pictures.py puts them.
+PICTURES = ROOT / "build" / "pictures"
 # Files of the root that are pages, too.
 ROOT_PAGES = {
     "README.md": "index.md",
@@ -155,8 +157,19 @@ LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[^)#]+)(?P<anchor>#[^)]*)?\)")
 def on_files(files: Files, config: MkDocsConfig) -> None:
     pages = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in ROOT_PAGES.items()}
     pages |= sql_pages()
+    pictures = sorted(PICTURES.glob("*.png"))
+    pages["console-views.md"] = views_page(pictures)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for each in pictures:
+        files.append(File.generated(config, f"pictures/{each.name}", abs_src_path=str(each)))
+
+
+def views_page(pictures: list[Path]) -> str:
+    """Return the page with a picture of each view of the console, if `make pictures` was run."""
+    shown = [f"## {each.stem}\n\n![The view](pictures/{each.name})" for each in pictures]
+    how = "`make pictures`, before `make docs`, takes a picture of each view, of a shop's database."
+    return "\n\n".join(["# Views of the console", *(shown or [how])])
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
