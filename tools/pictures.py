@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 import psycopg
@@ -69,13 +70,13 @@ def main() -> None:
         sys.exit("chromium is not installed: apt-get install chromium")
     shutil.rmtree(PICTURES, ignore_errors=True)
     PICTURES.mkdir(parents=True)
-    _app.History = Hour  # type: ignore[misc]
     with Server() as server:
         dsn = database(server, "shop", schema_sql())
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(f"create role {ROLE} in role pgq_admin".encode())
         shop.fill(dsn)
-        console = pgqpy.ui.app(dsn, user=lambda _: ROLE, name="shop", colour="blue")
+        with patch.object(_app, "History", Hour):
+            console = pgqpy.ui.app(dsn, user=lambda _: ROLE, name="shop", colour="blue")
         with ticker(dsn), serving(console) as url, sync_playwright() as playwright:
             pages = shop.addresses(lambda page: httpx.get(url + page, timeout=60).text)
             browser = playwright.chromium.launch(
