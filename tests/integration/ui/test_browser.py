@@ -374,3 +374,26 @@ def test_a_sign_in_that_ends_is_told(dsn: str, tab: Tabs, monkeypatch: pytest.Mo
         see(page.locator("h1"), "You are not signed in")
         tab.refused("403")
         tab.close()
+
+
+def test_many_queues_consumers_and_dead_letters(dsn: str, conn: Connection, tab: Tabs) -> None:
+    conn.execute(
+        "select pgq.create_queue('q' || n) from generate_series(1, 200) n;"
+        "select pgq.register_consumer('q' || n, 'c' || c)"
+        "  from generate_series(1, 200) n, generate_series(1, 5) c;"
+        "insert into pgq._dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,"
+        "       ev_id, ev_time, ev_type, ev_data)"
+        " select 'q1', 'c1', 1, 3, 'reason ' || n % 10, n, now(), 'type', '{}'"
+        "  from generate_series(1, 1000000) n"
+    )
+    with serving(pgqpy.ui.app(dsn, user=by_header)) as url:
+        page = tab()
+        page.goto(f"{url}/")
+        figures = page.locator("#live_figures")
+        for name, number in (("Queues", 200), ("Consumers", 1_000), ("Dead letters", 1_000_000)):
+            see(figures.get_by_text(name, exact=True).locator(".."), f"{number:,}")
+        assert page.locator("#live_queues tbody tr").count() == 200
+        page.get_by_role("link", name="q1", exact=True).click()
+        see(page.locator("h1"), "q1")
+        connection(page, "live")
+        tab.close()
