@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import psycopg
 import pytest
@@ -356,6 +356,22 @@ def test_the_page_says_that_the_database_is_lost_and_goes_on(mortal: Server, tab
             Admin(conn).create_queue("after")
         see(page.get_by_role("link", name="after"))
         assert page.locator("#problem").is_hidden()
+        tab.complaints.clear()
+        tab.close()
+
+
+def test_the_page_goes_on_when_the_console_is_started_again(
+    dsn: str, conn: Connection, tab: Tabs
+) -> None:
+    page = tab()
+    with serving(pgqpy.ui.app(dsn, user=by_header)) as url:
+        page.goto(f"{url}/queues")
+        connection(page, "live")
+    connection(page, "not connected")
+    Admin(conn).create_queue("after")
+    with serving(pgqpy.ui.app(dsn, user=by_header), urlsplit(url).port or 0):
+        see(page.get_by_role("link", name="after"))
+        connection(page, "live")
         tab.complaints.clear()
         tab.close()
 
