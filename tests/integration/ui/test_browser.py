@@ -68,9 +68,9 @@ class Tabs:
         self._opened = ExitStack()
         self.complaints: list[str] = []
 
-    def __call__(self, role: str = "postgres", **options: Any) -> Page:
+    def __call__(self, role: str = "postgres") -> Page:
         context = self._browser.new_context(
-            extra_http_headers={ROLE: role}, viewport=WIDE, timezone_id="UTC", **options
+            extra_http_headers={ROLE: role}, viewport=WIDE, timezone_id="UTC"
         )
         self._opened.callback(context.close)
         context.set_default_timeout(PATIENCE)
