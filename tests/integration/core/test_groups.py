@@ -819,8 +819,9 @@ def test_resizing_can_be_called_off(conn: Connection, queue: str) -> None:
     assert partitions_now(conn) == 2
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["no batch", "a batch is open"])
 def test_a_worker_that_had_read_the_group_before_it_was_resized_takes_no_wrong_keys(
-    connect: Connect, conn: Connection, queue: str, calls: Calls
+    connect: Connect, conn: Connection, queue: str, calls: Calls, opened: bool
 ) -> None:
     worker, admin = connect(), connect(autocommit=False)
     create(conn, queue, 2)
@@ -832,6 +833,8 @@ def test_a_worker_that_had_read_the_group_before_it_was_resized_takes_no_wrong_k
     admin.execute("lock table pgq.queue")
     taking = calls.blocked(take, worker, member)
     assert resize(admin, queue, 7) is None
+    if opened:
+        must_take(admin, member)
     admin.commit()
     found = []
     if (batch := taking.result()) is not None:
