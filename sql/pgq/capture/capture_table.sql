@@ -46,7 +46,7 @@ as $$
 --                        error
 -- Returns: name of the generated trigger function.
 -- Errors: PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already, 42501 not the table's
---      owner, or the owner is not a pgq_writer or may not create in the schema
+--      owner, or the owner is not a pgq_writer, or may not create in the schema or insert into the queue
 declare
     v_schema    text;
     v_name      text;

@@ -55,10 +55,14 @@ declare
     v_operation     text;
     v_operations    text[] := array(select btrim(lower(o)) from unnest(string_to_array(btrim(i_operations, '{} '), ',')) o);
     v_all           constant text[] := array['insert', 'update', 'delete', 'truncate'];
+    v_owner         constant name := (select pg_get_userbyid(relowner) from pg_class where oid = i_table);
     v_options       jsonb;
 begin
-    if not exists (select from pgq.queue q where q.queue_name = i_queue_name) then
-        perform pgq._raise_queue_not_found(i_queue_name);
+    if not has_column_privilege(v_owner, pgq.queue_relation(i_queue_name), 'ev_type', 'insert') then
+        raise exception using errcode = 'insufficient_privilege',
+            message = format('table %s belongs to role %I, which may not insert into queue %L', i_table, v_owner, i_queue_name),
+            hint = format('The queue is restricted. An administrator grants it: select pgq.grant_queue(%L, ''{insert}'', %L).',
+                          i_queue_name, v_owner);
     end if;
     if cardinality(v_operations) = 0 then
         v_operations := array[null::text];
