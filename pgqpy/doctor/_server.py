@@ -52,7 +52,8 @@ def schema(look: Look) -> Iterator[Finding]:
     if not (ours and installed):
         yield problem(
             f"there is a schema pgq of role {owner} that was not installed by pgqpy",
-            "choose another database, or drop or rename that schema",
+            "choose another database, or drop or rename that schema; "
+            "restore a dump as a superuser, or as a member of pgq_owner",
         )
         return
     at, known = look.value("select version_num from pgq.alembic_version"), history()

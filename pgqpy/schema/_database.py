@@ -189,5 +189,6 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
     if foreign is not None:
         raise SchemaError(
             f"there is a schema {foreign[0]} that was not installed by pgqpy",
-            hint="choose another database, or drop or rename that schema",
+            hint="choose another database, or drop or rename that schema; "
+            "restore a dump as a superuser, or as a member of pgq_owner",
         )

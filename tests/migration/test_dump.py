@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgqpy import schema
 from pgqpy.embedded import Server
@@ -59,3 +60,32 @@ def test_restored_database_is_the_same(
     expected, found = catalog(original), catalog(restored)
     for kind in expected:
         assert found[kind] == expected[kind], kind
+
+
+@pytest.mark.parametrize("original", ["migration"], indirect=True)
+@pytest.mark.parametrize("member", [False, True])
+def test_a_dump_is_restored_by_members_of_the_owner(
+    original: Connection, server: Server, tmp_path: Path, connect: Connect, member: bool
+) -> None:
+    name = create_database(server, "template0")
+    dump = [server.bin_dir / "pg_dump", f"--file={tmp_path / 'dump'}"]
+    subprocess.run([*dump, server.dsn_of(original.info.dbname)], check=True)
+    original.execute("create role restorer login")
+    try:
+        if member:
+            original.execute("grant pgq_owner to restorer")
+        original.execute(f"alter database {name} owner to restorer".encode())
+        dsn = make_conninfo(server.dsn_of(name), user="restorer")
+        restore = [server.bin_dir / "psql", "-qX", f"--file={tmp_path / 'dump'}", dsn]
+        done = subprocess.run([*restore, "--set=ON_ERROR_STOP=1"], check=False, capture_output=True)
+        assert (done.returncode == 0) is member, done.stderr
+        if member:
+            restored = connect(server.dsn_of(name))
+            assert (data(restored), catalog(restored)) == (data(original), catalog(original))
+        else:
+            subprocess.run(restore, check=True, capture_output=True)
+            with pytest.raises(schema.SchemaError, match="restore a dump as a superuser"):
+                schema.migrate(dsn)
+    finally:
+        drop_database(server, name)
+        original.execute("drop role restorer")

@@ -92,7 +92,8 @@ def refuse_planted(conn: pgqpy.Connection) -> None:
         schema, owner = planted
         raise PgqError(
             f"schema {schema} belongs to role {owner}: it is not ours, and not used",
-            hint="drop or rename that schema, or choose another database",
+            hint="choose another database, or drop or rename that schema; "
+            "restore a dump as a superuser, or as a member of pgq_owner",
         )
 
 
