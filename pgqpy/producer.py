@@ -89,6 +89,7 @@ class Producer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        _require_psycopg(conn)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (self._contracts.read(conn)).check(fields[0], fields[1])
@@ -127,6 +128,7 @@ class Producer:
         With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
         event, they go in statements of 10,000 events each.
         """
+        _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         with translate_errors(), sending(EVENTS, self.queue) as span:
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
@@ -153,6 +155,7 @@ class Producer:
 
         They are held in memory; for large numbers use `insert_events`.
         """
+        _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         if self._contracts is not None:
             validators = self._contracts.read(conn)
@@ -259,6 +262,14 @@ class _Writer(LibpqWriter):
         if len(data) > MAX_EVENT_BYTES:
             raise PayloadTooLarge(f"an event of about {len(data):,} bytes is too large")
         super().write(data)
+
+
+def _require_psycopg(conn: object) -> None:
+    if not isinstance(conn, psycopg.Connection):
+        raise TypeError(
+            f"events are written on a connection of psycopg, not on {conn!r:.80}: for SQLAlchemy "
+            "there is pgqpy.sqlalchemy.Producer, in Django it is connection.connection"
+        )
 
 
 def _may_call(conn: Connection) -> bool:

@@ -86,6 +86,7 @@ class AsyncProducer:
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        _require_psycopg(conn)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (await self._contracts.read(conn)).check(fields[0], fields[1])
@@ -124,6 +125,7 @@ class AsyncProducer:
         With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
         event, they go in statements of 10,000 events each.
         """
+        _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         with translate_errors(), sending(EVENTS, self.queue) as span:
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
@@ -150,6 +152,7 @@ class AsyncProducer:
 
         They are held in memory; for large numbers use `insert_events`.
         """
+        _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         if self._contracts is not None:
             validators = await self._contracts.read(conn)
@@ -256,6 +259,14 @@ class _AsyncWriter(AsyncLibpqWriter):
         if len(data) > MAX_EVENT_BYTES:
             raise PayloadTooLarge(f"an event of about {len(data):,} bytes is too large")
         await super().write(data)
+
+
+def _require_psycopg(conn: object) -> None:
+    if not isinstance(conn, psycopg.AsyncConnection):
+        raise TypeError(
+            f"events are written on a connection of psycopg, not on {conn!r:.80}: for SQLAlchemy "
+            "there is pgqpy.sqlalchemy.AsyncProducer, in Django it is connection.connection"
+        )
 
 
 async def _may_call(conn: AsyncConnection) -> bool:

@@ -233,10 +233,12 @@ begin
              where i_compatibility = 'full') f;
     if v_wrong is not null then
         raise exception using errcode = 'PQ057',
-            message = pg_catalog.format('the schema is not %s compatible with version %s: %s', i_compatibility, c.contract_version,
+            message = pg_catalog.format('the schema is not %s compatible with version %s: %s',
+                                        case i_compatibility when 'full' then 'fully' else i_compatibility end, c.contract_version,
                                         pg_catalog.split_part(v_wrong, E'\n', 1)),
             detail = v_wrong,
-            hint = 'Accept all that the last version accepts; or, if no reader needs that, set compatibility to none.';
+            hint = pg_catalog.format('Accept all that the last version accepts%s; or, if no reader needs that, set compatibility to none.',
+                                     case i_compatibility when 'full' then ', and nothing else' end);
     end if;
 end;
 $$;

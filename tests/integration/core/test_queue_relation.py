@@ -54,6 +54,12 @@ def test_a_forgotten_type_is_an_error(conn: Connection, writer: Connection, name
     for _ in range(2):
         conn.execute("select pgq.create_queue(%s)", [name])
         into = ops.value(conn, "select pgq.queue_relation(%s)", name)
+        table = ops.value(conn, "select pgq.current_event_table(%s)", name)
+        with (
+            pytest.raises(errors.NotNullViolation, match="has no type"),
+            writer.cursor().copy(f"copy {table} (ev_data) from stdin".encode()) as copy,
+        ):
+            copy.write_row(["x"])
         for statement in (
             f"insert into {into} (ev_data) values ('x')",
             f"insert into {into} (ev_type, ev_data) values ('t', 'x'), (default, 'y')",
@@ -216,7 +222,7 @@ def test_nor_does_one_of_another_role_or_one_that_the_snapshot_does_not_show(
     assert ops.value(conn, "select ev_data from pgq.event") == "copied"
     # Copies of events keep their ids, though.
     conn.execute("set role pgq_admin")
-    conn.execute("insert into pgq.event_1_0 (ev_id, ev_time) values (7, now())")
+    conn.execute("insert into pgq.event_1_0 (ev_id, ev_time, ev_type) values (7, now(), 't')")
 
 
 def test_a_view_of_anyone_does_not_keep_a_queue(conn: Connection, writer: Connection) -> None:

@@ -786,7 +786,7 @@ def test_a_captured_table_writes_with_the_right_of_its_owner(
     owner.execute("select pgq.capture_table('shop.item', 'closed')")
     writer.execute("create temp table item (id int)")
     text = refused(lambda: writer.execute("select pgq.capture_table('item', 'closed')"))
-    assert "may not insert into queue 'closed'" in text and "pgq.grant_queue" in text
+    assert "may not insert into queue 'closed'" in text
     owner.execute("grant usage on schema shop to public; grant all on shop.item to public")
     for guarded in (False, True):
         if guarded:
