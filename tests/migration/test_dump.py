@@ -68,7 +68,8 @@ def test_a_dump_is_restored_by_members_of_the_owner(
     original: Connection, server: Server, tmp_path: Path, connect: Connect, member: bool
 ) -> None:
     name = create_database(server, "template0")
-    dump = [server.bin_dir / "pg_dump", f"--file={tmp_path / 'dump'}"]
+    file = tmp_path / "dump"
+    dump = [str(server.bin_dir / "pg_dump"), f"--file={file}"]
     subprocess.run([*dump, server.dsn_of(original.info.dbname)], check=True)
     original.execute("create role restorer login")
     try:
@@ -76,7 +77,7 @@ def test_a_dump_is_restored_by_members_of_the_owner(
             original.execute("grant pgq_owner to restorer")
         original.execute(f"alter database {name} owner to restorer".encode())
         dsn = make_conninfo(server.dsn_of(name), user="restorer")
-        restore = [server.bin_dir / "psql", "-qX", f"--file={tmp_path / 'dump'}", dsn]
+        restore = [str(server.bin_dir / "psql"), "-qX", f"--file={file}", dsn]
         done = subprocess.run([*restore, "--set=ON_ERROR_STOP=1"], check=False, capture_output=True)
         assert (done.returncode == 0) is member, done.stderr
         if member:
