@@ -30,15 +30,16 @@ from pgqpy.errors import (
     TaskQueueNotFound,
 )
 from pgqpy.log import logger
-from pgqpy.ui import _overview, _queues, _tasks
+from pgqpy.ui import _events, _overview, _queues, _tasks
 from pgqpy.ui._database import Database, ReadOnly, Visit
+from pgqpy.ui._events import EventNotFound
 from pgqpy.ui._history import History
 from pgqpy.ui._live import Live
 from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page
 from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
 from pgqpy.ui._tasks import TaskNotFound
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, File, Look, View
 
 #: One each for production, testing, and so on: of the tab's icon and the line at the top.
 COLOURS = {
@@ -49,7 +50,7 @@ COLOURS = {
     "blue": "#2f74d0",
     "violet": "#8250c8",
 }
-VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_tasks.VIEWS]
+VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_events.VIEWS, *_tasks.VIEWS]
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -230,6 +231,8 @@ class _Console:
                 return self._closed(request)
             if request.method == "POST":
                 return await self._act(request, view, viewer)
+            if view.download is not None and "download" in request.query_params:
+                return await self._download(request, view.download, viewer)
             if "text/event-stream" in request.headers.get("accept", ""):
                 return self._stream(request, view, viewer)
             return await self._show(request, view, viewer)
@@ -253,6 +256,16 @@ class _Console:
         if said:
             response.delete_cookie(SAID, path=_root(request) or "/")
         return response
+
+    async def _download(
+        self, request: Request, make: Callable[[Look], File], viewer: Viewer
+    ) -> Response:
+        file = await self.database.visit(
+            viewer.role, lambda visit: make(self._look(request, visit))
+        )
+        disposition = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
+        headers = {"Content-Disposition": disposition}
+        return Response(file.content.encode(), headers=headers, media_type=file.media_type)
 
     def _stream(self, request: Request, view: View, viewer: Viewer) -> Response:
         def write(visit: Visit) -> dict[str, str]:
@@ -291,7 +304,7 @@ class _Console:
         return response
 
     def _look(self, request: Request, visit: Visit) -> Look:
-        return Look(visit, request.query_params, self.history, self.patience)
+        return Look(visit, request.query_params, self.history, self.patience, self.masks)
 
     def _values(self, request: Request, view: View, visit: Visit) -> dict[str, Any]:
         return self._frame(request) | {
@@ -385,7 +398,7 @@ def _root(request: Request) -> str:
 
 def _status(error: PgqError, other: int = 409) -> int:
     match error:
-        case QueueNotFound() | TaskQueueNotFound() | TaskNotFound():
+        case QueueNotFound() | TaskQueueNotFound() | TaskNotFound() | EventNotFound():
             return 404
         case PermissionDenied() | ReadOnly():
             return 403

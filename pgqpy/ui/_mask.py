@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 
 MASKED = "•••"
 PATH = re.compile(r"\$(?:(?:\.\.?(?:[\w-]+|\*))|\[\*\])+")
 STEP = re.compile(r"(\.\.?)([\w-]+|\*)|\[\*\]")
+
+#: A number, whose digits JSON's own types would change.
+DIGITS = re.compile(r'"\\u0000([-+.0-9eE]+)\\u0000"')
 
 #: The names on the way to a value; "*": any name or index; "**": any number of them.
 Steps = tuple[str, ...]
@@ -40,6 +44,25 @@ def masked(value: object, paths: tuple[Steps, ...]) -> object:
     if isinstance(value, list):
         return [_inside(each, None, paths) for each in value]
     return value
+
+
+def text_masked(text: str | None, paths: tuple[Steps, ...], indent: int | None = None) -> str:
+    """Return a payload for reading: JSON masked, and with its numbers as they are.
+
+    With masks, what begins as JSON but is none, or was cut, is not shown.
+    """
+    if text is None:
+        return ""
+    try:
+        value = json.loads(text, parse_int=_digits, parse_float=_digits)
+    except (ValueError, RecursionError):
+        return MASKED if paths and text.lstrip()[:1] in ("{", "[", '"') else text
+    written = json.dumps(masked(value, paths), ensure_ascii=False, indent=indent)
+    return DIGITS.sub(r"\1", written)
+
+
+def _digits(text: str) -> str:
+    return f"\0{text}\0"
 
 
 def _inside(value: object, name: str | None, paths: tuple[Steps, ...]) -> object:

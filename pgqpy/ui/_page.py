@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from pgqpy._runtime.words import ago, brief, duration, plural, rate
 from pgqpy.ui._chart import sparkline
-from pgqpy.ui._mask import masked
+from pgqpy.ui._mask import masked, text_masked
 
 Values = Mapping[str, Any]
 NONE = "–"
@@ -71,6 +71,11 @@ def _pretty(context: Context, value: object) -> str:
     return json.dumps(masked(value, context["masks"]), ensure_ascii=False, indent=2)
 
 
+@pass_context
+def _payload(context: Context, text: str | None, indent: int | None = None) -> str:
+    return text_masked(text, context["masks"], indent)
+
+
 def _query(**values: object) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
@@ -93,6 +98,7 @@ def _environment() -> Environment:
         "when": _when,
         "compact": _compact,
         "pretty": _pretty,
+        "payload": _payload,
     }
     made.globals |= {"plural": plural, "query": _query, "sparkline": sparkline}
     made.globals["ui"] = made.get_template("macros.html").module

@@ -9,6 +9,7 @@ from typing import Any
 
 from pgqpy.ui._database import Visit
 from pgqpy.ui._history import History
+from pgqpy.ui._mask import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Look:
     history: History
     #: How far behind a consumer may be before that is a problem.
     patience: timedelta
+    masks: tuple[Steps, ...] = ()
 
     @property
     def name(self) -> str:
@@ -33,6 +35,15 @@ class Done:
 
     message: str
     page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a view gives for ``download=FORMAT``."""
+
+    name: str
+    media_type: str
+    content: str
 
 
 Read = Callable[[Look], dict[str, Any]]
@@ -52,3 +63,4 @@ class View:
     menu: str = ""
     #: The text of its template; "": the file ``path.html`` of the console's.
     template: str = ""
+    download: Callable[[Look], File] | None = None

@@ -10,19 +10,18 @@ from typing import Any, LiteralString
 
 import click
 import psycopg
-from psycopg import sql
-from psycopg.rows import args_row, scalar_row
 
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import MOMENT, TEXT, due_options, queue_argument
 from pgqpy.cli._base.command import Group, count_option, options
-from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
+from pgqpy.cli._base.database import connect, dict_rows
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, say, shown, wants_json
 from pgqpy.cli._events.event_file import FIELDS, FORMATS, event_keys, open_events
+from pgqpy.cli._events.peek import Wanted, newest, of_ticks, since_then
 from pgqpy.connection import Connection
-from pgqpy.event import Event, NewEvent
+from pgqpy.event import NewEvent
 from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
 
@@ -36,57 +35,6 @@ EVENT_STATES = {
 """What has become of an event itself, in words."""
 
 NOT_TEXT = "a payload is text; send binary data in base64"
-
-COLUMNS: LiteralString = """
-select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type, ev_data,
-       ev_extra1, ev_extra2, ev_extra3, ev_extra4
-"""
-
-# The tick to start from: the newest with that many events behind it. A transaction older than
-# that tick's snapshot cannot hold newer events.
-OLDEST_TXID: LiteralString = """
-select split_part(t.tick_snapshot::text, ':', 1)::bigint
-  from pgq.tick t
- where t.tick_queue = %(queue_id)s
-   and t.tick_event_seq <=
-       (select max(n.tick_event_seq) from pgq.tick n where n.tick_queue = %(queue_id)s) - %(back)s
- order by t.tick_id desc
- limit 1
-"""
-# The payload may be any text, so its JSON is read by a function that accepts that.
-MATCHING: LiteralString = """
-   and (%(event_type)s::text is null or ev_type = %(event_type)s)
-   and (%(contains)s::text is null or position(%(contains)s in ev_data) > 0)
-   and (%(path)s::text is null
-        or case when %(value)s::text is null
-                then cardinality(pgq.payload_values(ev_data, %(path)s::jsonpath)) > 0
-                else %(value)s = any (pgq.payload_values(ev_data, %(path)s::jsonpath)) end)
-"""
-NEWEST: LiteralString = (
-    COLUMNS
-    + " from {events} where ev_txid >= %(txid)s"
-    + MATCHING
-    + "order by ev_id desc limit %(count)s"
-)
-
-# A transaction that began since then is not in the snapshot of the tick before.
-SINCE: LiteralString = (
-    COLUMNS
-    + """
-  from {events}
- where ev_time >= %(since)s
-   and ev_txid >= coalesce((
-           select split_part(t.tick_snapshot::text, ':', 1)::bigint
-             from pgq.tick t
-            where t.tick_queue = %(queue_id)s
-              and t.tick_time <= %(since)s
-            order by t.tick_id desc
-           offset 1
-            limit 1), 0)
-"""
-    + MATCHING
-    + "order by ev_id limit %(count)s"
-)
 
 DELAYED: LiteralString = """
 select due, ev_id as id, ev_type as type, ev_data as data,
@@ -264,7 +212,7 @@ def peek(
     from_tick: int | None,
     to_tick: int | None,
     since: datetime | None,
-    **matching: str | None,
+    **matching: Any,
 ) -> None:
     """Show events: the newest, since a time, or between two ticks.
 
@@ -289,11 +237,13 @@ def peek(
         raise click.UsageError("--since and --to-tick exclude each other.")
     if matching["value"] is not None and matching["path"] is None:
         raise click.UsageError("--value goes with --path.")
-    wanted = {**matching, "count": count}
-    if from_tick is None or to_tick is None:
-        events = _stored(conn, queue, since, wanted)
+    wanted = Wanted(count, **matching)
+    if from_tick is not None and to_tick is not None:
+        events = of_ticks(conn, queue, from_tick, to_tick, wanted)
+    elif since is not None:
+        events = since_then(conn, queue, since, wanted)
     else:
-        events = _of_ticks(conn, queue, from_tick, to_tick, wanted)
+        events = newest(conn, queue, wanted).events
     found = [event_keys(each) for each in events]
     columns: dict[str, Any] = {
         "Id": lambda each: str(each["id"]),
@@ -308,56 +258,6 @@ def peek(
         empty=f"queue {queue} has no events there",
         each_a_line=True,
     )
-
-
-def _stored(
-    conn: Connection, queue: str, since: datetime | None, wanted: dict[str, Any]
-) -> list[Event]:
-    """Return the newest events, or the first since a time, oldest first; a tick is not needed.
-
-    For the newest it goes back as many ticks as needed: ids of rolled-back transactions are
-    missing, so one guess may not be enough.
-    """
-    with (
-        conn.cursor(row_factory=scalar_row) as scalar,
-        conn.cursor(row_factory=args_row(Event)) as cursor,
-    ):
-        queue_id = scalar.execute(
-            "select queue_id from pgq.queue where queue_name = %s", [queue]
-        ).fetchone()
-        if queue_id is None:
-            raise no_such_queue(queue)
-        view = sql.Identifier("pgq", f"event_{queue_id}")
-        if since is not None:
-            given = wanted | {"queue_id": queue_id, "since": since}
-            return cursor.execute(sql.SQL(SINCE).format(events=view), given).fetchall()
-        statement = sql.SQL(NEWEST).format(events=view)
-        back = count = wanted["count"]
-        while True:
-            place = {"queue_id": queue_id, "back": back}
-            txid = scalar.execute(OLDEST_TXID, place).fetchone()
-            found = cursor.execute(statement, wanted | {"txid": txid or 0}).fetchall()
-            if txid is None or len(found) == count:
-                return found[::-1]
-            back *= 8
-
-
-def _of_ticks(
-    conn: Connection, queue: str, first: int, last: int, wanted: dict[str, Any]
-) -> list[Event]:
-    """Return the first events between two ticks, in the form that a consumer gets."""
-    with conn.cursor(row_factory=scalar_row) as scalar:
-        text = scalar.execute(
-            "select pgq.tick_range_sql(%s, %s, %s)", [queue, first, last]
-        ).fetchone()
-    assert text is not None
-    with conn.cursor(row_factory=args_row(Event)) as cursor:
-        # The text is a query built by pgqpy, complete with its literals.
-        statement = sql.SQL(
-            COLUMNS + "from ({}) e where true" + MATCHING + "order by ev_id limit %(count)s"
-        )
-        events = sql.SQL(text.replace("%", "%%"))
-        return cursor.execute(statement.format(events), wanted).fetchall()
 
 
 @event.command("where", role="pgq_reader")
@@ -391,13 +291,13 @@ def where(conn: Connection, queue: str, event_id: int) -> None:
             ),
             "State": "state",
             "Time": lambda each: each.due or each.since,
-            "Details": _details,
+            "Details": details,
         },
         empty="",
     )
 
 
-def _details(place: EventPlace) -> str:
+def details(place: EventPlace) -> str:
     """Put the rest of what is known about an event for a consumer into words."""
     parts: list[str | None] = []
     if place.ticks is not None and place.events is not None:

@@ -1,0 +1,194 @@
+"""Events of a queue as they come, found by what they hold, and where one of them is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from pgqpy.admin import Admin
+from pgqpy.cli._events.event import EVENT_STATES, details
+from pgqpy.cli._events.event_file import event_keys
+from pgqpy.cli._events.peek import Wanted, newest, one, since_then
+from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
+from pgqpy.event import Event
+from pgqpy.producer import Producer
+from pgqpy.ui._mask import masked, text_masked
+from pgqpy.ui._overview import COUNTERS
+from pgqpy.ui._view import Done, File, Look, View
+
+#: Events on a page, and in a file.
+SHOWN, LOADED = 100, 1000
+#: The events that a search of the newest looks at.
+SEARCHED = 100_000
+#: Characters of a payload in the list, on its page, and of all in a file.
+CUT, LONGEST, FILE = 2000, 200_000, 32 * 2**20
+EXTRAS = ("extra1", "extra2", "extra3", "extra4")
+FIELDS = ("type", "since", "from", "contains", "path", "value")
+
+# PostgreSQL checks the right to insert on the queue's relation.
+MAY_INSERT = """
+select has_any_column_privilege(to_regclass(format('pgq_queue.%%I', %s::text)), 'insert')
+"""
+
+
+class EventNotFound(PgqError):
+    """There is no event with this id, or the role may not read it."""
+
+
+def events(look: Look) -> dict[str, Any]:
+    conn = look.visit.conn
+    written: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
+    queue = look.name or max(written, key=written.__getitem__, default="")
+    found: list[Event] = []
+    complete = True
+    problem: PgqError | None = None
+    if queue:
+        try:
+            with conn.transaction():
+                found, complete = _found(look, queue, SHOWN, CUT)
+        except (InvalidParameter, PermissionDenied) as error:
+            problem = error
+    return {
+        "names": sorted(written),
+        "queue": queue,
+        "given": {name: look.query.get(name, "") for name in FIELDS},
+        "found": found if look.query.get("since") else found[::-1],
+        "searched": None if complete else SEARCHED,
+        "most": SHOWN,
+        "problem": problem,
+        "link": {name: look.query[name] for name in FIELDS if name in look.query},
+        "may_insert": not look.visit.read_only
+        and conn.execute(MAY_INSERT, [queue]).fetchone() == (True,),
+        "extras": EXTRAS,
+    }
+
+
+def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], bool]:
+    """Return the events of the URL's conditions, oldest first, and whether all were searched."""
+    given = {name: look.query.get(name, "").strip() or None for name in FIELDS}
+    if given["value"] is not None and given["path"] is None:
+        raise InvalidParameter("a value is found by its JSON path", hint="give both, as in $.id: 7")
+    try:
+        from_id = None if given["from"] is None else int(given["from"])
+        since = None if given["since"] is None else datetime.fromisoformat(given["since"])
+    except ValueError:
+        raise InvalidParameter(
+            "give the first id in digits, the time as 2026-11-21 08:30"
+        ) from None
+    wanted = Wanted(
+        count, given["type"], given["contains"], given["path"], given["value"], from_id, cut
+    )
+    try:
+        with translate_errors():
+            if since is not None:
+                since = since if since.tzinfo else since.replace(tzinfo=UTC)
+                return since_then(look.visit.conn, queue, since, wanted), True
+            return newest(look.visit.conn, queue, wanted, most=SEARCHED)
+    except PermissionDenied:
+        raise
+    except PgqError as error:
+        if error.sqlstate == "57014":
+            raise InvalidParameter(
+                "the search took too long", hint="search from a later time, or by fewer conditions"
+            ) from None
+        if error.sqlstate and error.sqlstate[:2] in ("22", "42") and given["path"]:
+            raise InvalidParameter(
+                f"{given['path']!r} is no JSON path of PostgreSQL: {error.message}",
+                hint="write it as $.customer.id, or $.lines[*].price",
+            ) from None
+        raise
+
+
+def download(look: Look) -> File:
+    """Return the events of the URL's conditions, as JSON lines or CSV."""
+    found, _ = _found(look, look.name, LOADED, FILE // LOADED + 1)
+    if any(len(each.data or "") > FILE // LOADED for each in found):
+        raise InvalidParameter(
+            f"a payload is longer than {FILE // LOADED:,} characters",
+            hint="read such events by `pgqpy event peek --json`",
+        )
+    rows = []
+    for each in found:
+        row = event_keys(each) | {"time": each.time.isoformat()}
+        if each.data is not None and look.masks:
+            row["data"] = text_masked(each.data, look.masks)
+        rows.append(row)
+    text = io.StringIO()
+    if look.query["download"] == "csv":
+        writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"])
+        writer.writeheader()
+        writer.writerows(rows)
+        return File(f"{look.name}.csv", "text/csv", text.getvalue())
+    text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return File(f"{look.name}.jsonl", "application/x-ndjson", text.getvalue())
+
+
+def event(look: Look) -> dict[str, Any]:
+    number = look.query.get("id", "")
+    try:
+        event_id = int(number)
+        assert -(2**63) <= event_id < 2**63
+    except (ValueError, AssertionError):
+        raise EventNotFound(f"{number!r} is no id of an event") from None
+    itself, *places = Admin(look.visit.conn).where_is_event(look.name, event_id)
+    found = None
+    if itself.state == "stored":
+        found = one(look.visit.conn, look.name, event_id, LONGEST + 1)
+    return {
+        "queue": look.name,
+        "id": event_id,
+        "itself": EVENT_STATES[itself.state].removesuffix("{}"),
+        "time": itself.due or itself.since,
+        "places": [(each, details(each)) for each in places],
+        "event": found,
+        "is_cut": found is not None and len(found.data or "") > LONGEST,
+        "longest": LONGEST,
+        "rows": [] if found is None else compared(found, look),
+        "extras": [(name, getattr(found, name)) for name in EXTRAS] if found else [],
+    }
+
+
+def compared(change: Event, look: Look) -> list[tuple[str, Any, Any, bool]]:
+    """Return a captured change as (column, before, after, whether it differs)."""
+    if change.operation in (None, "TRUNCATE"):
+        return []
+    try:
+        row: Any = masked(change.row(), look.masks)
+        old: Any = masked(change.old_row() or {}, look.masks)
+    except ValueError:
+        return []  # no row, or it was cut
+    if change.operation == "DELETE":
+        return [(name, value, None, False) for name, value in row.items()]
+    # The old row may hold the changed columns only.
+    before = {} if change.operation == "INSERT" or not old else row | old
+    return [
+        (name, before.get(name), value, bool(before) and before[name] != value)
+        for name, value in row.items()
+    ]
+
+
+def insert(look: Look, form: Mapping[str, str]) -> Done:
+    """Insert an event; what was left empty is NULL."""
+    extras: dict[str, Any] = {name: form.get(name) or None for name in EXTRAS}
+    if not form.get("type"):
+        raise InvalidParameter("the event has no type", hint="give it one, such as placed")
+    number = Producer(look.name).insert_event(
+        look.visit.conn, form["type"], form.get("data") or None, **extras
+    )
+    return Done(f"inserted event {number} into {look.name}", page_of(look.name))
+
+
+def page_of(queue: str, **conditions: object) -> str:
+    """Return the page of a queue's events."""
+    return f"/events?{urlencode({'name': queue, **conditions})}"
+
+
+VIEWS = [
+    View("events", "Events", events, {"insert": insert}, "events", download=download),
+    View("event", "Event", event, menu="events"),
+]

@@ -1,0 +1,158 @@
+"""The console's events: as they come, found, compared, inserted, downloaded; and where one is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from pgqpy.admin import Admin
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_console import ROLE, Client, Console, post
+from tests.fixtures.fix_db import Connection
+
+ADMIN = "postgres"
+
+
+def get(client: Client, url: str, role: str = ADMIN, status: int = 200) -> str:
+    answer = client.get(url, headers={ROLE: role})
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def add(conn: Connection, queue: str, data: str | None, ev_type: str = "order") -> int:
+    number: int = ops.value(conn, "select pgq.insert_event(%s, %s, %s)", queue, ev_type, data)
+    return number
+
+
+def found(page: str) -> list[int]:
+    """The ids in the list."""
+    return [int(each.partition('"')[0]) for each in page.split("id=")[1:] if each[0].isdigit()]
+
+
+@pytest.fixture
+def client(dsn: str, console: Console) -> Client:
+    return console(dsn, mask=["$.card"])
+
+
+def test_events_are_found_by_type_text_path_time_and_id(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    first = add(conn, queue, '{"id": 1, "who": "ada"}')
+    second = add(conn, queue, '{"id": 2, "lines": [{"n": 7}]}', "refund")
+    third = add(conn, queue, "no JSON at all")
+    page = f"/events?name={queue}"
+    assert found(get(client, page)) == [third, second, first]
+    for condition, expected in {
+        "type=refund": [second],
+        "contains=ada": [first],
+        "path=$.lines[*].n": [second],
+        "path=$.id&value=1": [first],
+        f"from={second}": [third, second],
+        "since=2020-01-01": [first, second, third],
+        "since=2100-01-01 00:00": [],
+    }.items():
+        assert found(get(client, f"{page}&{condition}")) == expected, condition
+    for condition, told in {
+        "path=$.(": "no JSON path",
+        "value=1": "found by its JSON path",
+        "since=yesterday": "the time as",
+        "from=x": "the first id in digits",
+    }.items():
+        assert told in get(client, f"{page}&{condition}")
+    assert f"<option selected>{queue}</option>" in get(client, page)
+    get(client, "/events?name=nothing", status=404)
+
+
+def test_payloads_are_shown_exactly_masked_and_never_run(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    odd = add(conn, queue, '{"price": 12.50, "big": 123456789012345678901.10, "card": "4711"}')
+    script = add(conn, queue, "<script>alert(1)</script>", "<b>bold</b>")
+    page = get(client, f"/event?name={queue}&id={odd}")
+    assert "12.50" in page
+    assert "123456789012345678901.10" in page
+    both = page + get(client, f"/events?name={queue}")
+    assert "4711" not in both
+    assert "<script>alert" not in both + get(client, f"/event?name={queue}&id={script}")
+    long = add(conn, queue, json.dumps({"card": "4711", "text": "x" * 300_000}))
+    page = get(client, f"/event?name={queue}&id={long}")
+    assert "Only the first 200,000 characters" in page
+    assert "4711" not in page
+    assert len(get(client, f"/events?name={queue}")) < 30_000
+
+
+def test_a_captured_change_is_compared_with_the_row_before(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    conn.execute("create table flight (id int primary key, delay int, card text)")
+    conn.execute("select pgq.capture_table('flight', %s, old_values => 'changed')", [queue])
+    conn.execute("insert into flight values (1, 5, '4711')")
+    conn.execute("update flight set delay = 12")
+    conn.execute("delete from flight")
+    ids = [n for (n,) in conn.execute("select ev_id from pgq.event_template order by ev_id")]
+    inserted, updated, deleted = (get(client, f"/event?name={queue}&id={n}") for n in ids)
+    assert (
+        '<td class="cut changed"><bdi>5</bdi></td><td class="cut changed"><bdi>12</bdi>' in updated
+    )
+    assert "changed" not in inserted + deleted
+    assert "UPDATE public.flight" in get(client, f"/events?name={queue}")
+    assert "4711" not in inserted + updated + deleted
+
+
+def test_the_page_of_an_event_says_where_it_is_for_each_consumer(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    admin = Admin(conn)
+    for name in ("billing", "mail"):
+        admin.register_consumer(queue, name)
+    number = add(conn, queue, "x")
+    ops.tick(conn, queue)
+    batch = admin.next_batch(queue, "billing")
+    assert batch is not None
+    conn.execute("select pgq.event_dead_letter(%s, %s, 'no such order')", [batch, number])
+    admin.finish_batch(batch)
+    page = get(client, f"/event?name={queue}&id={number}")
+    assert "The event is stored" in page
+    for told in ("billing", "dead letter", "no such order", "mail", "not read"):
+        assert told in page
+    assert "not there" in get(client, f"/event?name={queue}&id={number + 9}")
+    get(client, f"/event?name={queue}&id=x", status=404)
+    get(client, f"/event?name={queue}&id={'9' * 30}", status=404)
+
+
+def test_an_event_is_inserted_by_roles_that_may(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    page = f"/events?name={queue}"
+    for role, group in (("ui_test_reader", "pgq_reader"), ("ui_test_writer", "pgq_writer")):
+        conn.execute(f"create role {role} in role {group}".encode())
+    try:
+        assert 'name="action"' not in get(client, page, "ui_test_reader")
+        fields = {"action": "insert", "type": "order", "data": '{"id": 3}', "extra2": "b"}
+        assert post(client, page, "ui_test_writer", **fields).status_code == 303
+        assert post(client, page, ADMIN, action="insert", type="").status_code == 409
+        # Of a restricted queue a role without the right sees nothing.
+        admin = Admin(conn)
+        admin.restrict_queue(queue)
+        for role in ("ui_test_reader", "ui_test_writer"):
+            assert "&#34;id&#34;" not in get(client, page, role)
+            assert 'name="action"' not in get(client, page, role)
+    finally:
+        conn.execute("drop role ui_test_reader, ui_test_writer")
+    rows = conn.execute("select ev_type, ev_data, ev_extra1, ev_extra2 from pgq.event_template")
+    assert rows.fetchall() == [("order", '{"id": 3}', None, "b")]
+
+
+def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Client) -> None:
+    add(conn, queue, '{"id": 1, "card": "4711"}')
+    add(conn, queue, 'a "quoted", line\nand another', "refund")
+    lines = get(client, f"/events?name={queue}&download=jsonl").splitlines()
+    assert [json.loads(each)["type"] for each in lines] == ["order", "refund"]
+    assert "4711" not in lines[0]
+    answer = client.get(f"/events?name={queue}&type=refund&download=csv", headers={ROLE: ADMIN})
+    assert "attachment" in answer.headers["content-disposition"]
+    [row] = csv.DictReader(io.StringIO(answer.text))
+    assert row["data"] == 'a "quoted", line\nand another'
