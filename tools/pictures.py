@@ -30,7 +30,7 @@ from tests.fixtures.fix_console import serving
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "build" / "pictures"
 #: Those that are committed.
-CHOSEN = ("overview", "queue")
+CHOSEN = ("overview", "queue", "event")
 WIDTH, HEIGHT = 1280, 900
 ROLE = "ann"
 
@@ -74,11 +74,13 @@ def main() -> None:
         dsn = database(server, "shop", schema_sql())
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(f"create role {ROLE} in role pgq_admin".encode())
-        shop.fill(dsn)
+            shop.fill(dsn)
+            [(given_up,)] = conn.execute("select min(ev_id) from pgq.dead_letter").fetchall()
         with patch.object(_app, "History", Hour):
             console = pgqpy.ui.app(dsn, user=lambda _: ROLE, name="shop", colour="blue")
         with ticker(dsn), serving(console) as url, sync_playwright() as playwright:
             pages = shop.addresses(lambda page: httpx.get(url + page, timeout=60).text)
+            pages["event"] = f"/event?name=orders&id={given_up}"
             browser = playwright.chromium.launch(
                 executable_path=chromium, args=["--no-sandbox", "--font-render-hinting=none"]
             )
