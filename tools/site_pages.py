@@ -36,7 +36,7 @@ SECTIONS = {
     "Triggers": ["pgq/triggers"],
     "Capturing tables": ["pgq/capture"],
     "Counting rows": ["pgq/row_count"],
-    "Maintenance": ["pgq/maint"],
+    "Maintenance": ["pgq/maint", "pgq/audit"],
     "Tasks": ["pgq_task/core"],
     "Workers of tasks": [
         "pgq_task/worker",

@@ -37,6 +37,7 @@ KEPT: dict[str, Kept] = {
     "pgq.delayed": Kept("waiting event", source="pgq.waiting_event"),
     "pgq._dead_letter": Kept("dead letter", name="dl_queue || '/' || dl_consumer"),
     "pgq._parked_event": Kept("parked event"),
+    "pgq.action_log": Kept("logged action"),
     "pgq_ext.tracker": Kept("remote consumer", name="consumer_id"),
     "pgq_ext.replica_table": Kept(
         "replicated table", name="rpt_target_schema || '.' || rpt_target_table"

@@ -30,7 +30,8 @@ from pgqpy.errors import (
     TaskQueueNotFound,
 )
 from pgqpy.log import logger
-from pgqpy.ui import _events, _overview, _queues, _tasks
+from pgqpy.ui import _audit, _events, _overview, _queues, _tasks
+from pgqpy.ui._audit import log
 from pgqpy.ui._database import Database, ReadOnly, Visit
 from pgqpy.ui._events import EventNotFound
 from pgqpy.ui._history import History
@@ -50,7 +51,7 @@ COLOURS = {
     "blue": "#2f74d0",
     "violet": "#8250c8",
 }
-VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_events.VIEWS, *_tasks.VIEWS]
+VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_events.VIEWS, *_tasks.VIEWS, *_audit.VIEWS]
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -286,7 +287,9 @@ class _Console:
             raise HTTPException(400, "There is no such action.")
 
         def act(visit: Visit) -> Done:
-            return view.actions[name](self._look(request, visit), form)
+            done = view.actions[name](self._look(request, visit), form)
+            log(visit, f"{view.path}: {name}", {**request.query_params, **form}, done.count)
+            return done
 
         try:
             done = await self.database.visit(viewer.role, act, change=True)

@@ -31,10 +31,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action has done, and the page that shows it; "": the same page."""
+    """What an action has done, the page that shows it ("": the same), and how much was changed."""
 
     message: str
     page: str = ""
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ declare
         'get_group_info(text, text)', 'get_group_partitions(text, text)', 'get_parked_keys(text, text)',
         'event_pkey(text, text)', 'key_partition(text, integer)',
         'batch_retry(bigint, integer)',
-        'get_foreign_locks()', '_lock_keys()',
+        'get_foreign_locks()', '_lock_keys()', 'log_action(text, jsonb, bigint)',
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)',
         '_may_see(integer, text, name)', '_shown(anyelement)',
         -- With a grant on the queue; members of pgq_admin need none.
@@ -61,6 +61,7 @@ declare
         'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
         'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()', '_lock_key(text)',
+        'log_action(text, jsonb, bigint)',
         'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as the role that changes the table, or as its owner.
     writer_families constant text[] := array[
@@ -117,7 +118,7 @@ grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick
 grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert, queue_ticker_paused,
               queue_ticker_max_count, queue_ticker_max_lag, queue_ticker_idle_period, queue_ticker_latency,
               queue_per_tx_limit) on pgq.queue to pgq_admin;
-grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots, pgq.waiting_event to pgq_admin;
+grant select on pgq.action_log, pgq.event, pgq.log, pgq.late_write, pgq.spare_slots, pgq.waiting_event to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 
 -- For the triggers that PgQ has, and for the functions that pgq.capture_table() generates, which run as the

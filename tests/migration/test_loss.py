@@ -89,6 +89,7 @@ CASES = {
         ),
         "1,200 tasks",
     ),
+    "logged actions": ("select pgq.log_action('a test')", "1 logged action"),
     "finished tasks": (
         (
             "select pgq_task.create_queue('mails');"

@@ -192,6 +192,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "drop_staging": ("pgq.drop_staging('pgq_staging.none')",),
     "get_contract": ("pgq.get_contract('closed', 't')",),
     "get_contract_info": ("pgq.get_contract_info('closed')",),
+    "log_action": ("pgq.log_action('a test')",),
     "contract_errors": ("pgq.contract_errors('{}', '1')",),
 }
 

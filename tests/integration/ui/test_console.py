@@ -205,6 +205,36 @@ def test_a_task_is_sent_back_cancelled_or_deleted(
     assert post(client, again, ADMIN, action="retry", queue="mails").status_code == 409
 
 
+def test_actions_are_logged_with_their_role_in_their_transaction(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    post(client, "/queues", ADMIN, action="create", name="orders")
+    post(client, "/events?name=orders", ADMIN, action="insert", type="a", data="4711-0815")
+    failed = post(client, f"/queue?name={queue}", ADMIN, action="drop", confirm="other")
+    assert failed.status_code == 409
+    logged = "select al_role, al_action, al_arguments from pgq.action_log order by al_id"
+    assert conn.execute(logged).fetchall() == [
+        (ADMIN, "queues: create", {"name": "orders"}),
+        (ADMIN, "events: insert", {"name": "orders", "type": "a", "data": "(9 characters)"}),
+    ]
+    page = get(client, "/audit?text=insert")
+    assert "events: insert" in page
+    assert "queues: create" not in page
+    assert client.get("/audit", headers={ROLE: READER}).status_code == 403
+    # A row is its caller's, whatever that claims, and can neither be changed nor taken away.
+    conn.execute("update pgq.action_log set al_time = now() - interval '91 days' where al_id = 1")
+    with conn.transaction():
+        conn.execute(f"set local role {READER}".encode())
+        conn.execute("select pgq.log_action('forged')")
+        for change in ("delete from", "update", "truncate", "insert into"):
+            rest = {"update": " set al_role = 'x'", "insert into": " default values"}
+            with ops.refused("42501"), conn.transaction():
+                conn.execute(f"{change} pgq.action_log{rest.get(change, '')}".encode())
+    assert conn.execute(logged).fetchall()[1:] == [(READER, "forged", {})]
+    assert len(conn.execute(logged).fetchall()) == 2
+
+
 def test_masked_values_are_on_no_page(
     dsn: str, conn: Connection, roles: None, console: Console
 ) -> None:
