@@ -24,13 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import pgqpy
 from pgqpy.errors import (
     ConnectionFailed,
+    ConsumerNotRegistered,
     PermissionDenied,
     PgqError,
     QueueNotFound,
     TaskQueueNotFound,
 )
 from pgqpy.log import logger
-from pgqpy.ui import _audit, _events, _overview, _queues, _tasks
+from pgqpy.ui import _audit, _consumers, _events, _overview, _queues, _tasks
 from pgqpy.ui._audit import log
 from pgqpy.ui._database import Database, ReadOnly, Visit
 from pgqpy.ui._events import EventNotFound
@@ -51,7 +52,14 @@ COLOURS = {
     "blue": "#2f74d0",
     "violet": "#8250c8",
 }
-VIEWS = [*_overview.VIEWS, *_queues.VIEWS, *_events.VIEWS, *_tasks.VIEWS, *_audit.VIEWS]
+VIEWS = [
+    *_overview.VIEWS,
+    *_queues.VIEWS,
+    *_events.VIEWS,
+    *_consumers.VIEWS,
+    *_tasks.VIEWS,
+    *_audit.VIEWS,
+]
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -401,7 +409,9 @@ def _root(request: Request) -> str:
 
 def _status(error: PgqError, other: int = 409) -> int:
     match error:
-        case QueueNotFound() | TaskQueueNotFound() | TaskNotFound() | EventNotFound():
+        case QueueNotFound() | EventNotFound() | ConsumerNotRegistered():
+            return 404
+        case TaskQueueNotFound() | TaskNotFound():
             return 404
         case PermissionDenied() | ReadOnly():
             return 403

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from markupsafe import Markup
 
@@ -29,3 +30,14 @@ def sparkline(points: Sequence[tuple[float, float]], span: float, title: str) ->
         '<svg class="spark" viewBox="0 0 {} {}" role="img" preserveAspectRatio="none">'
         '<title>{}</title><polygon points="{}"/><polyline points="{}"/></svg>'
     ).format(WIDTH, HEIGHT, title, area, " ".join(line))
+
+
+def timeline(oldest: datetime, position: datetime, newest: datetime) -> Markup:
+    """Draw what is kept of a queue: what a consumer has read, and what it has not."""
+    span = (newest - oldest).total_seconds() or 1
+    read = min(max((position - oldest).total_seconds() / span, 0), 1) * 100
+    return Markup(
+        '<svg class="timeline" viewBox="0 0 100 10" role="img" preserveAspectRatio="none">'
+        "<title>{:.0f} % of the time that is kept has been read</title>"
+        '<rect class="unread" width="100" height="10"/><rect width="{:.2f}" height="10"/></svg>'
+    ).format(read, read)

@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from pgqpy._runtime.words import ago, brief, duration, plural, rate
-from pgqpy.ui._chart import sparkline
+from pgqpy.ui._chart import sparkline, timeline
 from pgqpy.ui._mask import masked, text_masked
 
 Values = Mapping[str, Any]
@@ -100,7 +100,12 @@ def _environment() -> Environment:
         "pretty": _pretty,
         "payload": _payload,
     }
-    made.globals |= {"plural": plural, "query": _query, "sparkline": sparkline}
+    made.globals |= {
+        "plural": plural,
+        "query": _query,
+        "sparkline": sparkline,
+        "timeline": timeline,
+    }
     made.globals["ui"] = made.get_template("macros.html").module
     return made
 

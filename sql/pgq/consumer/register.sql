@@ -42,6 +42,7 @@ declare
     since   timestamptz;
     oldest  pgq.tick_0;
     res     bigint;
+    valid   boolean := i_start is not null;
 begin
     if i_start = 'now' then
         return pgq._require_tick(i_queue_name, (pgq._last_tick(q.queue_id)).tick_id);
@@ -53,11 +54,11 @@ begin
             since := i_start::timestamptz;
         end if;
     exception when data_exception then
-        i_start := null;
+        valid := false;
     end;
-    if i_start is null or event = 0 or not isfinite(since) then
+    if not valid or event = 0 or not isfinite(since) then
         raise exception using errcode = 'PQ011',
-            message = 'this is no place in a queue to start at',
+            message = format('%L is no place in a queue to start at', i_start),
             hint = 'Give ''first'', ''now'', the number of an event, or a time such as ''2026-11-21 08:30+01''.';
     end if;
     if since > clock_timestamp() or event > pgq._event_seq_value(q.queue_event_seq_id) then

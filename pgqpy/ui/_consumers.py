@@ -1,0 +1,218 @@
+"""Consumers and consumer groups: how far they are, why not further, and moves to another place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.words import plural
+from pgqpy.admin import Admin, GroupAdmin
+from pgqpy.cli._events.consumer import events_between, main_consumer
+from pgqpy.doctor._status import ConsumerStatus
+from pgqpy.errors import ConsumerNotRegistered, InvalidParameter, PgqError
+from pgqpy.models import GroupInfo, Start
+from pgqpy.ui._overview import read_status
+from pgqpy.ui._view import Done, Look, View
+
+WORST = ("stuck", "failing", "behind", "ok")
+SEEK = "pgq.register_consumer_at(text, text, bigint)"
+UNREGISTER = "pgq.unregister_consumer(text, text)"
+RESIZE = "pgq.resize_group(text, text, integer)"
+
+# The oldest tick that is kept, the position, and the newest one; and what comes after the position.
+PLACES = """
+select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time as newest,
+       place.tick_event_seq as after_event
+  from pgq.queue q
+ cross join lateral (
+       select min(tick_id) as first, max(tick_id) as last
+         from pgq.tick
+        where tick_queue = q.queue_id) t
+  join pgq.tick oldest on oldest.tick_queue = q.queue_id and oldest.tick_id = t.first
+  join pgq.tick newest on newest.tick_queue = q.queue_id and newest.tick_id = t.last
+  left join pgq.tick place on place.tick_queue = q.queue_id and place.tick_id = %s
+ where q.queue_name = %s
+"""
+# What a role sees of the sessions of others is PostgreSQL's decision.
+SESSIONS = """
+select pid, usename::text as role, application_name as program, host(client_addr) as host,
+       backend_start as since, state
+  from pg_catalog.pg_stat_activity
+ where application_name like 'pgqpy batch ' || %s || ',%%'
+"""
+
+
+def consumers(look: Look) -> dict[str, Any]:
+    status = read_status(look)
+    groups = _groups(look, None)
+    text, state = look.query.get("text", ""), look.query.get("state", "")
+    found = [
+        (queue.queue, each, _group_of(queue.queue, each.consumer, groups))
+        for queue in status.queues
+        for each in queue.consumers
+        if text in each.consumer or text in queue.queue
+    ]
+    counts = {name: sum(each.state == name for _, each, _ in found) for name in WORST}
+    found = [row for row in found if state in ("", row[1].state)]
+    found.sort(key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0]))
+    return {"found": found, "states": counts, "state": state, "text": text, "groups": groups}
+
+
+def consumer(look: Look) -> dict[str, Any]:
+    queue, name = _names(look)
+    [status] = read_status(look, queue).queues
+    group = next(iter(_groups(look, queue, name)), None)
+    itself = next((each for each in status.consumers if each.consumer == name), None)
+    if group is None and itself is None:
+        raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {name!r}")
+    may = {
+        action: not look.visit.read_only and look.visit.may_call(function)
+        for action, function in {"seek": SEEK, "unregister": UNREGISTER, "resize": RESIZE}.items()
+    }
+    values: dict[str, Any] = {
+        "queue": status,
+        "name": name,
+        "itself": itself,
+        "group": group,
+        "partitions": [],
+        "parked": [],
+        "place": None,
+        "sessions": [],
+        "to": look.query.get("to", ""),
+        "preview": None,
+        "problem": None,
+        "may": may,
+        "main": main_consumer(look.visit.conn, queue, name),
+    }
+    if group is not None:
+        admin = GroupAdmin(look.visit.conn)
+        values["partitions"] = admin.get_group_partitions(queue, name)
+        values["parked"] = admin.get_parked_keys(queue, name)
+    else:
+        assert itself is not None
+        with look.visit.conn.cursor(row_factory=dict_row) as cursor:
+            values["place"] = cursor.execute(PLACES, [itself.last_tick, queue]).fetchone()
+            if itself.current_batch is not None:
+                running = cursor.execute(SESSIONS, [str(itself.current_batch)])
+                values["sessions"] = running.fetchall()
+        if values["to"]:
+            try:
+                with look.visit.conn.transaction():
+                    _, values["preview"] = _move(look, queue, itself, values["to"])
+            except PgqError as error:
+                values["problem"] = error
+    return values
+
+
+def _names(look: Look) -> tuple[str, str]:
+    """Return the queue, and the consumer or the group of which it is a partition."""
+    queue = look.query.get("queue", "")
+    return queue, _group_of(queue, look.name, _groups(look, None)) or look.name
+
+
+def _groups(look: Look, queue: str | None, name: str | None = None) -> list[GroupInfo]:
+    if not look.visit.may_call("pgq.get_group_info(text, text)"):
+        return []
+    found = GroupAdmin(look.visit.conn).get_group_info(queue)
+    return [each for each in found if name is None or each.group_name == name]
+
+
+def _group_of(queue: str, consumer: str, groups: list[GroupInfo]) -> str | None:
+    """Return the group of which a consumer is a partition."""
+    name, hash_sign, number = consumer.rpartition("#")
+    is_partition = hash_sign and number.isdigit()
+    known = any((each.queue_name, each.group_name) == (queue, name) for each in groups)
+    return name if is_partition and known else None
+
+
+def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[int, str]:
+    """Return the tick for a place, and in words what a move there reads again or skips."""
+    start: int | Start
+    if to in ("first", "now"):
+        start = "first" if to == "first" else "now"
+    elif to.isascii() and to.isdigit() and len(to) < 19:
+        start = int(to)
+    else:
+        try:
+            time = datetime.fromisoformat(to)
+        except ValueError:
+            raise InvalidParameter(
+                f"{to!r} is no place in a queue",
+                hint="give first, now, a time such as 2026-11-21 08:30, or the id of an event",
+            ) from None
+        start = time if time.tzinfo else time.replace(tzinfo=UTC)
+    conn = look.visit.conn
+    tick = Admin(conn).find_tick(queue, start)
+    before = tick if at.last_tick is None else at.last_tick
+    between = events_between(conn, queue, min(before, tick), max(before, tick))
+    return tick, f"{'reads again' if tick < before else 'skips'} {between}"
+
+
+def seek(look: Look, form: Mapping[str, str]) -> Done:
+    """Move a consumer; an open batch is dropped."""
+    queue, name = _names(look)
+    [status] = read_status(look, queue).queues
+    at = next((each for each in status.consumers if each.consumer == name), None)
+    if at is None:
+        raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {name!r}")
+    tick, does = _move(look, queue, at, form.get("to", ""))
+    if str(at.last_tick) != form.get("from", ""):
+        raise InvalidParameter(
+            f"{name} was not moved: it has gone on meanwhile", hint="stop it, and look again"
+        )
+    Admin(look.visit.conn).register_consumer_at(queue, name, tick)
+    return Done(f"moved {name} from tick {at.last_tick} to {tick}: {does}", page_of(queue, name))
+
+
+def unregister(look: Look, form: Mapping[str, str]) -> Done:
+    """Unregister a consumer, or drop a group."""
+    queue, name = _names(look)
+    if form.get("confirm") != name:
+        raise InvalidParameter(
+            "nothing was unregistered: the name typed is another one",
+            hint=f"type {name} to unregister it",
+        )
+    if _groups(look, queue, name):
+        GroupAdmin(look.visit.conn).drop_group(queue, name, force="force" in form)
+        return Done(f"dropped group {name} of {queue}", "/consumers")
+    gone = Admin(look.visit.conn).unregister_consumer(queue, name)
+    return Done(f"unregistered {name} from {queue}", "/consumers", gone)
+
+
+def resize(look: Look, form: Mapping[str, str]) -> Done:
+    try:
+        partitions = int(form.get("partitions", ""))
+    except ValueError:
+        raise InvalidParameter("give the number of partitions in digits") from None
+    queue, name = _names(look)
+    tick = GroupAdmin(look.visit.conn).resize_group(queue, name, partitions)
+    when = "now" if tick is None else f"as soon as its workers have taken all to tick {tick}"
+    return Done(f"{name} has {plural(partitions, 'partition')} {when}")
+
+
+def unpark(look: Look, form: Mapping[str, str]) -> Done:
+    (queue, name), key = _names(look), form.get("key", "")
+    if not GroupAdmin(look.visit.conn).unpark_key(queue, name, key):
+        raise InvalidParameter(f"key {key} of group {name} is not parked any more")
+    return Done(f"key {key} is tried again now", count=1)
+
+
+def page_of(queue: str, name: str) -> str:
+    """Return the page of a consumer or group."""
+    return f"/consumer?{urlencode({'queue': queue, 'name': name})}"
+
+
+VIEWS = [
+    View("consumers", "Consumers", consumers, menu="consumers"),
+    View(
+        "consumer",
+        "Consumer",
+        consumer,
+        {"seek": seek, "unregister": unregister, "resize": resize, "unpark": unpark},
+        menu="consumers",
+    ),
+]

@@ -1,0 +1,113 @@
+"""The console's consumers and groups: how far they are, moved, unregistered, resized."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgqpy.admin import Admin, GroupAdmin
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_console import ROLE, Client, Console, post
+from tests.fixtures.fix_db import Connection
+
+ADMIN = "postgres"
+
+
+def get(client: Client, url: str, status: int = 200) -> str:
+    answer = client.get(url, headers={ROLE: ADMIN})
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+@pytest.fixture
+def client(dsn: str, console: Console) -> Client:
+    return console(dsn)
+
+
+@pytest.fixture
+def page(conn: Connection, queue: str) -> str:
+    """The page of a consumer that has read two of three events."""
+    Admin(conn).register_consumer(queue, "billing")
+    for data in "abc":
+        ops.insert_ticked(conn, queue, data)
+    for _ in range(2):
+        batch = Admin(conn).next_batch(queue, "billing")
+        assert batch is not None
+        Admin(conn).finish_batch(batch)
+    return f"/consumer?queue={queue}&name=billing"
+
+
+def at(conn: Connection) -> int:
+    """The position of the consumer."""
+    [info] = Admin(conn).get_consumer_info()
+    assert info.last_tick is not None
+    return info.last_tick
+
+
+def test_a_consumer_is_shown_with_what_it_has_not_read(
+    conn: Connection, queue: str, client: Client, page: str
+) -> None:
+    listed = get(client, "/consumers")
+    assert f"/consumer?queue={queue}&amp;name=billing" in listed
+    assert "billing" not in get(client, "/consumers?text=nothing")
+    assert "billing" not in get(client, "/consumers?state=stuck")
+    shown = get(client, page)
+    assert "% of the time that is kept has been read" in shown
+    assert "What it has not read" in shown
+    batch = Admin(conn).next_batch(queue, "billing")
+    conn.execute("select pgq.note_failure(%s, 'no <b>such</b> order')", [batch])
+    shown = get(client, page)
+    assert "has failed 1 time" in shown
+    assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
+    for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
+        get(client, wrong, 404)
+
+
+def test_a_consumer_is_moved_after_a_preview(
+    conn: Connection, queue: str, client: Client, page: str
+) -> None:
+    before = at(conn)
+    for to, told in {
+        "first": "reads again 2 events",
+        "now": "skips 1 event",
+        "2020-01-01": "they were rotated away|oldest|kept",
+        "tomorrow": "is no place in a queue",
+        "2100-01-01 00:00": "is not at",
+    }.items():
+        shown = get(client, f"{page}&to={to}")
+        assert any(each in shown for each in told.split("|")), to
+    assert at(conn) == before
+    moved = post(client, f"{page}&to=first", ADMIN, action="seek", to="first", **{"from": "0"})
+    assert moved.status_code == 409
+    assert at(conn) == before
+    given = {"action": "seek", "to": "first", "from": str(before)}
+    assert post(client, f"{page}&to=first", ADMIN, **given).status_code == 303
+    assert at(conn) < before
+
+
+def test_a_consumer_is_unregistered_by_typing_its_name(
+    conn: Connection, client: Client, page: str
+) -> None:
+    assert post(client, page, ADMIN, action="unregister", confirm="x").status_code == 409
+    assert "loses 1 events" in get(client, page)
+    assert post(client, page, ADMIN, action="unregister", confirm="billing").status_code == 303
+    assert Admin(conn).get_consumer_info() == []
+
+
+def test_a_group_is_shown_by_partition_resized_and_dropped(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    GroupAdmin(conn).create_group(queue, "mailing", partitions=2, key="ev_extra1")
+    page = f"/consumer?queue={queue}&name=mailing"
+    assert "name=mailing" in get(client, "/consumers")
+    for each in (page, f"{page}%230"):
+        shown = get(client, each)
+        assert "group of" in shown
+        assert "mailing#0" not in shown
+        assert "Move it" not in shown
+    assert post(client, page, ADMIN, action="resize", partitions="x").status_code == 409
+    assert post(client, page, ADMIN, action="resize", partitions="3").status_code == 303
+    [group] = GroupAdmin(conn).get_group_info(queue)
+    assert group.partitions == 3
+    assert post(client, page, ADMIN, action="unpark", key="x").status_code == 409
+    assert post(client, page, ADMIN, action="unregister", confirm="mailing").status_code == 303
+    assert GroupAdmin(conn).get_group_info(queue) == []
