@@ -25,15 +25,18 @@ import pgqpy
 from pgqpy.errors import (
     ConnectionFailed,
     ConsumerNotRegistered,
+    InvalidParameter,
     PermissionDenied,
     PgqError,
     QueueNotFound,
     TaskQueueNotFound,
 )
 from pgqpy.log import logger
-from pgqpy.ui import _audit, _consumers, _events, _overview, _queues, _tasks
+from pgqpy.ui import _audit, _consumers, _dead_letters, _events, _overview, _queues, _tasks
 from pgqpy.ui._audit import log
+from pgqpy.ui._bulk import Changes
 from pgqpy.ui._database import Database, ReadOnly, Visit
+from pgqpy.ui._dead_letters import DeadLetterNotFound
 from pgqpy.ui._events import EventNotFound
 from pgqpy.ui._history import History
 from pgqpy.ui._live import Live
@@ -57,6 +60,7 @@ VIEWS = [
     *_queues.VIEWS,
     *_events.VIEWS,
     *_consumers.VIEWS,
+    *_dead_letters.VIEWS,
     *_tasks.VIEWS,
     *_audit.VIEWS,
 ]
@@ -217,6 +221,7 @@ class _Console:
     def __post_init__(self) -> None:
         self.live = Live()
         self.history = History()
+        self.changes = Changes()
 
     def parts(self) -> dict[str, Any]:
         """Return what Starlette takes."""
@@ -227,6 +232,7 @@ class _Console:
             ),
             Route("/sign-in", self.sign_in_page, methods=["GET", "POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
+            Route("/stop", self.stop, methods=["POST"]),
             Route("/icon.svg", self.icon),
             Mount("/static", StaticFiles(packages=[("pgqpy.ui", "static")])),
         ]
@@ -256,7 +262,8 @@ class _Console:
         said = unquote(request.cookies.get(SAID, ""))
 
         def write(visit: Visit) -> str:
-            values = self._values(request, view, visit) | view.read(self._look(request, visit))
+            values = self._values(request, view, visit, viewer.role)
+            values |= view.read(self._look(request, visit))
             form = {"csrf": self.sign_in.csrf(viewer), "said": said, "error": error}
             return page(view.template or f"{view.path or 'overview'}.html", values | form)
 
@@ -278,7 +285,8 @@ class _Console:
 
     def _stream(self, request: Request, view: View, viewer: Viewer) -> Response:
         def write(visit: Visit) -> dict[str, str]:
-            values = self._values(request, view, visit) | view.read(self._look(request, visit))
+            values = self._values(request, view, visit, viewer.role)
+            values |= view.read(self._look(request, visit))
             return fragments(view.template or f"{view.path or 'overview'}.html", values)
 
         make = partial(self.database.visit, viewer.role, write)
@@ -294,15 +302,27 @@ class _Console:
         if name not in view.actions:
             raise HTTPException(400, "There is no such action.")
 
+        title, given = f"{view.path}: {name}", {**request.query_params, **form}
+
         def act(visit: Visit) -> Done:
             done = view.actions[name](self._look(request, visit), form)
-            log(visit, f"{view.path}: {name}", {**request.query_params, **form}, done.count)
+            if done.bulk is None:
+                log(visit, title, given, done.count)
+            elif self.changes.running(viewer.role):
+                raise InvalidParameter("another change of yours is running", hint="wait or stop it")
             return done
 
         try:
             done = await self.database.visit(viewer.role, act, change=True)
         except PgqError as error:
             return await self._show(request, view, viewer, error)
+        if done.bulk is not None:
+            self.changes.start(
+                self.database,
+                viewer.role,
+                done.bulk,
+                lambda visit, count: log(visit, title, given, count),
+            )
         fields = {"role": viewer.role, "page": str(request.url.path), "done": done.message}
         logger.info("console: %s", done.message, extra=fields)
         here = f"/{view.path}?{request.url.query}" if request.url.query else f"/{view.path}"
@@ -317,13 +337,16 @@ class _Console:
     def _look(self, request: Request, visit: Visit) -> Look:
         return Look(visit, request.query_params, self.history, self.patience, self.masks)
 
-    def _values(self, request: Request, view: View, visit: Visit) -> dict[str, Any]:
+    def _values(
+        self, request: Request, view: View, visit: Visit, role: str | None
+    ) -> dict[str, Any]:
         return self._frame(request) | {
             "view": view,
             "menu": [each for each in self.views if each.menu == each.path],
             "database": visit.database,
             "role": visit.role,
             "read_only": visit.read_only,
+            "changes": self.changes.of_role.get(role, []),
         }
 
     def _frame(self, request: Request) -> dict[str, Any]:
@@ -377,6 +400,16 @@ class _Console:
     def _sign_in_form(self, request: Request, wrong: str, status: int) -> Response:
         return HTMLResponse(page("sign_in.html", self._frame(request) | {"wrong": wrong}), status)
 
+    async def stop(self, request: Request) -> Response:
+        """Stop the viewer's change of many things; what it has changed stays changed."""
+        form = await _form(request)
+        viewer = await self.sign_in.viewer(request)
+        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
+            raise HTTPException(403, "This form is not from a page of the console.")
+        if change := self.changes.running(viewer.role):
+            change.stop = True
+        return RedirectResponse(f"{_root(request)}/{quote(form.get('page', ''))}", 303)
+
     async def sign_out(self, request: Request) -> Response:
         form = await _form(request)
         viewer = await self.sign_in.viewer(request)
@@ -411,7 +444,7 @@ def _status(error: PgqError, other: int = 409) -> int:
     match error:
         case QueueNotFound() | EventNotFound() | ConsumerNotRegistered():
             return 404
-        case TaskQueueNotFound() | TaskNotFound():
+        case TaskQueueNotFound() | TaskNotFound() | DeadLetterNotFound():
             return 404
         case PermissionDenied() | ReadOnly():
             return 403

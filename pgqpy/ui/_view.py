@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from pgqpy.connection import Connection
 from pgqpy.ui._database import Visit
 from pgqpy.ui._history import History
 from pgqpy.ui._mask import Steps
@@ -30,12 +31,24 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Bulk:
+    """A change of many things; ``step`` changes some of them, and returns their number, 0 at the
+    end."""
+
+    title: str
+    total: int
+    step: Callable[[Connection], int]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What an action has done, the page that shows it ("": the same), and how much was changed."""
 
     message: str
     page: str = ""
     count: int | None = None
+    #: What goes on in the background.
+    bulk: Bulk | None = None
 
 
 @dataclass(frozen=True, slots=True)

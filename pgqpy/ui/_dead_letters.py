@@ -1,0 +1,241 @@
+"""Dead letters, by error: found, replayed, edited, purged; and the retries that wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.words import plural
+from pgqpy.connection import Connection
+from pgqpy.dead_letters import _WHERE, DeadLetters
+from pgqpy.errors import InvalidParameter, PgqError
+from pgqpy.models import DeadLetterFilter, DeadLetterInfo
+from pgqpy.ui._view import Bulk, Done, Look, View
+
+#: Letters on the page; the newest of those found, which are grouped; a chunk of a change.
+SHOWN, GROUPED, CHUNK = 50, 20_000, 1000
+#: Characters of a payload on the page.
+LONGEST = 200_000
+FIELDS = ("queue", "consumer", "event_type", "reason")
+CHANGES = {"replay": DeadLetters.replay, "purge": DeadLetters.purge}
+EDIT = (
+    "pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer,"
+    " text, text, text, text, text, text)"
+)
+
+LIST = f"""
+select dl_id as id, dl_time as time, dl_queue as queue, dl_consumer as consumer,
+       dl_attempts as attempts, left(dl_reason, 500) as reason, ev_id, ev_type
+  from pgq.dead_letter {_WHERE}
+ order by dl_id desc
+ limit %(limit)s
+"""
+# Errors that differ in numbers only are one.
+GROUPS = f"""
+select dl_queue as queue, dl_consumer as consumer, error, count(*) as count,
+       min(dl_time) as first, max(dl_time) as last, max(dl_id) as newest
+  from (select dl_id, dl_time, dl_queue, dl_consumer,
+               regexp_replace(split_part(left(dl_reason, 200), E'\\n', 1),
+                              '[0-9]+', '#', 'g') as error
+          from pgq.dead_letter {_WHERE}
+         order by dl_id desc
+         limit %(limit)s) newest
+ group by dl_queue, dl_consumer, error
+ order by count(*) desc, newest desc
+ limit 30
+"""
+IDS = f"""
+select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
+              order by dl_id limit %(limit)s)
+"""
+COUNT = f"""
+select count(*), max(dl_id)
+  from (select dl_id from pgq.dead_letter {_WHERE} limit 1000001) found
+"""
+MAY_SEE_RETRIES = "select has_table_privilege('pgq.waiting_event', 'select')"
+RETRIES = """
+select q.queue_name as queue, c.co_name as consumer, w.due, w.ev_id, w.ev_type,
+       coalesce(w.ev_retry, 0) as retries
+  from pgq.waiting_event w
+  join pgq.queue q on q.queue_id = w.ev_queue
+  join pgq.registration r on r.sub_id = w.ev_owner and r.sub_queue = w.ev_queue
+  join pgq.consumer c on c.co_id = r.sub_consumer
+ where w.ev_owner is not null
+   and (%(queue)s::text is null or q.queue_name = %(queue)s)
+ order by w.due
+ limit %(limit)s
+"""
+EDITED = """
+select pgq.event_retry_raw(%(queue)s, %(consumer)s, now(), %(id)s, %(time)s, 0, %(type)s, %(data)s,
+                           %(extra1)s, %(extra2)s, %(extra3)s, %(extra4)s)
+"""
+
+
+class DeadLetterNotFound(PgqError):
+    """There is no dead letter with this id, or the role may not read it."""
+
+
+def dead_letters(look: Look) -> dict[str, Any]:
+    which = _filter(look.query)
+    given = asdict(which)
+    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(LIST.encode(), given | {"limit": SHOWN + 1}).fetchall()
+        groups = cursor.execute(GROUPS.encode(), given | {"limit": GROUPED}).fetchall()
+        retries = None
+        if look.visit.conn.execute(MAY_SEE_RETRIES).fetchone() == (True,):
+            limits = {"queue": which.queue, "limit": SHOWN}
+            retries = cursor.execute(RETRIES, limits).fetchall()
+    preview = None
+    if look.query.get("preview") in CHANGES:
+        preview = (look.query["preview"], _count(look.visit.conn, which)[0])
+    return {
+        "given": {name: look.query.get(name, "") for name in FIELDS},
+        "found": found[:SHOWN],
+        "more": len(found) > SHOWN,
+        "groups": groups,
+        "grouped": GROUPED if sum(each["count"] for each in groups) >= GROUPED else None,
+        "part": _part,
+        "retries": retries,
+        "preview": preview,
+        "may": _may(look),
+    }
+
+
+def dead_letter(look: Look) -> dict[str, Any]:
+    letter = _letter(look)
+    data = letter.event.data
+    return {
+        "letter": letter,
+        "is_cut": len(data or "") > LONGEST,
+        "data": (data or "")[:LONGEST],
+        "longest": LONGEST,
+        # A masked payload cannot be edited: the mask would be written.
+        "may_edit": not look.masks and len(data or "") <= LONGEST and _may(look, EDIT),
+        "may": _may(look),
+    }
+
+
+def _part(error: str) -> str:
+    """Return the longest part of a group's error that all of its letters have."""
+    return max(error.split("#"), key=len)
+
+
+def _may(look: Look, function: str = "pgq.replay_dead_letters(bigint[])") -> bool:
+    return not look.visit.read_only and look.visit.may_call(function)
+
+
+def _filter(given: Mapping[str, str]) -> DeadLetterFilter:
+    queue, consumer, event_type, reason = (
+        given.get(name, "").replace("\0", "") or None for name in FIELDS
+    )
+    return DeadLetterFilter(queue=queue, consumer=consumer, event_type=event_type, reason=reason)
+
+
+def _count(conn: Connection, which: DeadLetterFilter) -> tuple[int, int]:
+    """Return how many there are, up to a million, and the newest."""
+    [[count, newest]] = conn.execute(COUNT.encode(), asdict(which)).fetchall()
+    return count, newest or 0
+
+
+def _letter(look: Look) -> DeadLetterInfo:
+    text = look.query.get("id", "")
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        for found in DeadLetters(look.visit.conn).find(DeadLetterFilter(ids=[int(text)])):
+            return found
+    raise DeadLetterNotFound(
+        f"there is no dead letter {text}", hint="it was replayed or purged, or you may not read it"
+    )
+
+
+def replay(look: Look, form: Mapping[str, str]) -> Done:
+    return _change_all("replay", look, form)
+
+
+def purge(look: Look, form: Mapping[str, str]) -> Done:
+    return _change_all("purge", look, form)
+
+
+def _change_all(name: str, look: Look, form: Mapping[str, str]) -> Done:
+    """Begin to change what the preview counted: not the letters that come later."""
+    which = _filter(form)
+    count, newest = _count(look.visit.conn, which)
+    if not count:
+        raise InvalidParameter("no dead letter was found", hint="they are gone, or none fits")
+    change, given = CHANGES[name], asdict(which) | {"newest": newest, "limit": CHUNK}
+
+    def step(conn: Connection) -> int:
+        [[ids]] = conn.execute(IDS.encode(), given).fetchall()
+        return change(DeadLetters(conn), DeadLetterFilter(ids=ids)) if ids else 0
+
+    what = f"{name} {plural(count, 'dead letter')}"
+    return Done(f"began to {what}", bulk=Bulk(what, count, step))
+
+
+def change_one(
+    past: str, change: Callable[[DeadLetters, DeadLetterFilter], int]
+) -> Callable[[Look, Mapping[str, str]], Done]:
+    """Return the action that changes the letter of the page."""
+
+    def act(look: Look, form: Mapping[str, str]) -> Done:
+        letter = _letter(look)
+        change(DeadLetters(look.visit.conn), DeadLetterFilter(ids=[letter.id]))
+        return Done(f"{past} dead letter {letter.id}", f"/dead_letters?queue={letter.queue}", 1)
+
+    return act
+
+
+def edit(look: Look, form: Mapping[str, str]) -> Done:
+    """Replay the event with another payload, to the consumer that gave it up."""
+    letter, data = _letter(look), form.get("data", "")
+    if look.masks:
+        raise InvalidParameter("payloads are masked here, so they cannot be edited")
+    # Forms end lines by CR LF.
+    data = data.replace("\r\n", "\n")
+    try:
+        json.loads(letter.event.data or "")
+    except ValueError:
+        pass
+    else:
+        try:
+            json.loads(data)
+        except ValueError as error:
+            raise InvalidParameter(
+                f"the new payload is no JSON, as the old one was: {error}", hint="nothing was sent"
+            ) from None
+    event = letter.event
+    extras = {name: getattr(event, name) for name in ("extra1", "extra2", "extra3", "extra4")}
+    conn = look.visit.conn
+    given = {"queue": letter.queue, "consumer": letter.consumer, "id": event.id}
+    conn.execute(EDITED, {**given, "time": event.time, "type": event.type, "data": data, **extras})
+    DeadLetters(conn).purge(DeadLetterFilter(ids=[letter.id]))
+    return Done(
+        f"replayed event {event.id} with the new payload to {letter.consumer}",
+        f"/dead_letters?queue={letter.queue}",
+        1,
+    )
+
+
+VIEWS = [
+    View(
+        "dead_letters",
+        "Dead letters",
+        dead_letters,
+        {"replay": replay, "purge": purge},
+        menu="dead_letters",
+    ),
+    View(
+        "dead_letter",
+        "Dead letter",
+        dead_letter,
+        {
+            "replay": change_one("replayed", DeadLetters.replay),
+            "purge": change_one("purged", DeadLetters.purge),
+            "edit": edit,
+        },
+        menu="dead_letters",
+    ),
+]

@@ -1,0 +1,144 @@
+"""The console's dead letters: by error, replayed, edited and purged; many in the background."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pgqpy.admin import Admin
+from pgqpy.ui import _dead_letters
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_console import HOST, ROLE, Client, Console, csrf, post
+from tests.fixtures.fix_db import Connection
+
+ADMIN = "postgres"
+COUNT = "select count(*) from pgq.dead_letter"
+
+
+def get(client: Client, url: str, status: int = 200, role: str = ADMIN) -> str:
+    answer = client.get(url, headers={ROLE: role})
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+@pytest.fixture
+def client(dsn: str, console: Console) -> Client:
+    return console(dsn)
+
+
+def give_up(conn: Connection, queue: str, count: int, data: str = '{"id": 1}') -> list[int]:
+    """Dead letters of a consumer; their ids."""
+    Admin(conn).register_consumer(queue, "billing")
+    conn.execute(
+        "select pgq.insert_event(%s, 'order', %s) from generate_series(1, %s)", [queue, data, count]
+    )
+    ops.tick(conn, queue)
+    batch = Admin(conn).next_batch(queue, "billing")
+    assert batch is not None
+    conn.execute(
+        "select pgq.event_dead_letter(%s, ev_id, 'no <i>order</i> ' || ev_id)"
+        "  from pgq.get_batch_events(%s)",
+        [batch, batch],
+    )
+    Admin(conn).finish_batch(batch)
+    return [n for (n,) in conn.execute("select dl_id from pgq.dead_letter order by 1")]
+
+
+def test_dead_letters_are_grouped_by_error_and_found(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    first, *_ = give_up(conn, queue, 3)
+    page = get(client, "/dead_letters")
+    assert "no &lt;i&gt;order&lt;/i&gt; #" in page
+    assert f"/dead_letter?id={first}" in page
+    for found, where in {
+        True: f"queue={queue}&consumer=billing&event_type=order&reason=ORDER",
+        False: "reason=timeout",
+    }.items():
+        assert (f"/dead_letter?id={first}" in get(client, f"/dead_letters?{where}")) == found
+    letter = get(client, f"/dead_letter?id={first}")
+    assert "no &lt;i&gt;order&lt;/i&gt;" in letter
+    assert "&#34;id&#34;: 1" in letter
+    for wrong in ("0", "x", "9" * 30):
+        get(client, f"/dead_letter?id={wrong}", 404)
+    Admin(conn).restrict_queue(queue)
+    conn.execute("create role ui_test_reader in role pgq_reader")
+    try:
+        assert "/dead_letter?" not in get(client, "/dead_letters", role="ui_test_reader")
+        get(client, f"/dead_letter?id={first}", 404, role="ui_test_reader")
+    finally:
+        conn.execute("drop role ui_test_reader")
+
+
+def test_one_is_replayed_edited_or_purged(conn: Connection, queue: str, client: Client) -> None:
+    first, second, third = give_up(conn, queue, 3)
+    assert post(client, f"/dead_letter?id={first}", ADMIN, action="replay").status_code == 303
+    page = f"/dead_letter?id={second}"
+    assert post(client, page, ADMIN, action="edit", data="{").status_code == 409
+    assert ops.value(conn, COUNT) == 2
+    assert post(client, page, ADMIN, action="edit", data='{"id": 2}').status_code == 303
+    assert post(client, f"/dead_letter?id={third}", ADMIN, action="purge").status_code == 303
+    assert ops.value(conn, COUNT) == 0
+    assert "Retries that wait" in get(client, "/dead_letters")
+    conn.execute("select pgq.maint_retry_events()")
+    ops.tick(conn, queue)
+    batch = Admin(conn).next_batch(queue, "billing")
+    again = conn.execute("select ev_data from pgq.get_batch_events(%s) order by ev_id", [batch])
+    assert [data for (data,) in again] == ['{"id": 1}', '{"id": 2}']
+    logged = conn.execute("select al_action, al_count from pgq.action_log order by al_id")
+    assert logged.fetchall() == [
+        ("dead_letter: replay", 1), ("dead_letter: edit", 1), ("dead_letter: purge", 1),
+    ]  # fmt: skip
+
+
+def ended(client: Client) -> str:
+    """The page when the change has ended."""
+    for _ in range(600):
+        page = get(client, "/dead_letters")
+        if "so far" not in page:
+            return page
+        time.sleep(0.05)
+    raise AssertionError(page)
+
+
+def test_all_that_were_found_are_changed_in_the_background(
+    conn: Connection, queue: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_dead_letters, "CHUNK", 2)
+    ids = give_up(conn, queue, 5)
+    preview = get(client, f"/dead_letters?queue={queue}&preview=purge")
+    assert "5 dead letters" in preview
+    assert "deleted for good" in preview
+    asked = post(client, "/dead_letters?preview=purge", ADMIN, action="purge", queue="none")
+    assert asked.status_code == 409
+    given = {"action": "purge", "queue": queue}
+    assert post(client, "/dead_letters?preview=purge", ADMIN, **given).status_code == 303
+    assert "done, 5" in ended(client)
+    assert ops.value(conn, COUNT) == 0
+    logged = "select al_action, al_count from pgq.action_log order by al_id"
+    assert conn.execute(logged).fetchall() == [("dead_letters: purge", n) for n in (2, 2, 1)]
+    assert len(ids) == 5
+
+
+def test_a_change_is_stopped_and_an_error_ends_it(
+    conn: Connection, queue: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_dead_letters, "CHUNK", 1)
+    give_up(conn, queue, 100)
+    page = "/dead_letters?preview=purge"
+    form = csrf(get(client, page))
+    headers = {ROLE: ADMIN, "Origin": HOST}
+    purge = {"csrf": form, "action": "purge", "queue": queue}
+    assert client.post(page, data=purge, headers=headers).status_code == 303
+    # One at a time.
+    assert client.post(page, data=purge, headers=headers).status_code == 409
+    assert client.post("/stop", data={"csrf": "x"}, headers=headers).status_code == 403
+    assert client.post("/stop", data={"csrf": form}, headers=headers).status_code == 303
+    assert "stopped after" in ended(client)
+    left = ops.value(conn, COUNT)
+    assert left > 0
+    Admin(conn).unregister_consumer(queue, "billing")
+    assert post(client, page, ADMIN, action="replay", queue=queue).status_code == 303
+    assert "after 0." in ended(client)
+    assert ops.value(conn, COUNT) == left
