@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +18,10 @@ from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 from pgqpy.ui._view import Bulk, Done, Look, View
 
 #: Letters on the page; the newest of those found, which are grouped; a chunk of a change.
-SHOWN, GROUPED, CHUNK = 50, 20_000, 1000
+SHOWN, GROUPED, CHUNK = 50, 10_000, 5000
+#: Groups on the page.
+LARGEST = 30
+NUMBER = re.compile(r"\d+")
 #: Characters of a payload on the page.
 LONGEST = 200_000
 FIELDS = ("queue", "consumer", "event_type", "reason")
@@ -29,24 +33,10 @@ EDIT = (
 
 LIST = f"""
 select dl_id as id, dl_time as time, dl_queue as queue, dl_consumer as consumer,
-       dl_attempts as attempts, left(dl_reason, 500) as reason, ev_id, ev_type
+       dl_attempts as attempts, left(dl_reason, 200) as reason, ev_id, ev_type
   from pgq.dead_letter {_WHERE}
  order by dl_id desc
  limit %(limit)s
-"""
-# Errors that differ in numbers only are one.
-GROUPS = f"""
-select dl_queue as queue, dl_consumer as consumer, error, count(*) as count,
-       min(dl_time) as first, max(dl_time) as last, max(dl_id) as newest
-  from (select dl_id, dl_time, dl_queue, dl_consumer,
-               regexp_replace(split_part(left(dl_reason, 200), E'\\n', 1),
-                              '[0-9]+', '#', 'g') as error
-          from pgq.dead_letter {_WHERE}
-         order by dl_id desc
-         limit %(limit)s) newest
- group by dl_queue, dl_consumer, error
- order by count(*) desc, newest desc
- limit 30
 """
 IDS = f"""
 select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
@@ -83,8 +73,7 @@ def dead_letters(look: Look) -> dict[str, Any]:
     which = _filter(look.query)
     given = asdict(which)
     with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(LIST.encode(), given | {"limit": SHOWN + 1}).fetchall()
-        groups = cursor.execute(GROUPS.encode(), given | {"limit": GROUPED}).fetchall()
+        found = cursor.execute(LIST.encode(), given | {"limit": GROUPED}).fetchall()
         retries = None
         if look.visit.conn.execute(MAY_SEE_RETRIES).fetchone() == (True,):
             limits = {"queue": which.queue, "limit": SHOWN}
@@ -96,9 +85,8 @@ def dead_letters(look: Look) -> dict[str, Any]:
         "given": {name: look.query.get(name, "") for name in FIELDS},
         "found": found[:SHOWN],
         "more": len(found) > SHOWN,
-        "groups": groups,
-        "grouped": GROUPED if sum(each["count"] for each in groups) >= GROUPED else None,
-        "part": _part,
+        "groups": _groups(found),
+        "grouped": GROUPED if len(found) == GROUPED else None,
         "retries": retries,
         "preview": preview,
         "may": _may(look),
@@ -119,9 +107,20 @@ def dead_letter(look: Look) -> dict[str, Any]:
     }
 
 
-def _part(error: str) -> str:
-    """Return the longest part of a group's error that all of its letters have."""
-    return max(error.split("#"), key=len)
+def _groups(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Group letters by error, the largest groups first; errors that differ in numbers are one."""
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for letter in found:
+        error = NUMBER.sub("#", letter["reason"].partition("\n")[0])
+        same = {"queue": letter["queue"], "consumer": letter["consumer"], "error": error}
+        group = groups.setdefault(
+            tuple(same.values()),
+            # The longest part of the error that all of them have.
+            same | {"count": 0, "last": letter["time"], "part": max(error.split("#"), key=len)},
+        )
+        group["count"] += 1
+        group["first"] = letter["time"]
+    return sorted(groups.values(), key=lambda group: -group["count"])[:LARGEST]
 
 
 def _may(look: Look, function: str = "pgq.replay_dead_letters(bigint[])") -> bool:

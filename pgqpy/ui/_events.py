@@ -24,7 +24,7 @@ from pgqpy.ui._view import Done, File, Look, View
 #: Events on a page, and in a file.
 SHOWN, LOADED = 100, 1000
 #: The events that a search of the newest looks at.
-SEARCHED = 100_000
+SEARCHED = 50_000
 #: Characters of a payload in the list, on its page, and of all in a file.
 CUT, LONGEST, FILE = 2000, 200_000, 32 * 2**20
 EXTRAS = ("extra1", "extra2", "extra3", "extra4")

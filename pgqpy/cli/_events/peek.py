@@ -42,7 +42,10 @@ MATCHING: LiteralString = """
 """
 NEWEST: LiteralString = (
     COLUMNS
-    + " from {events} where ev_txid >= %(txid)s"
+    + """
+  from (select * from {events} where ev_txid >= %(txid)s order by ev_id desc limit %(most)s) e
+ where true
+"""
     + MATCHING
     + "order by ev_id desc limit %(count)s"
 )
@@ -111,7 +114,7 @@ class Newest(NamedTuple):
 def newest(conn: Connection, queue: str, wanted: Wanted, *, most: int | None = None) -> Newest:
     """Return the newest events; a tick is not needed. Raises QueueNotFound.
 
-    For them it goes back as many ticks as needed, but not over more than about ``most`` events: ids
+    For them it goes back as many ticks as needed, but not over more than ``most`` events: ids
     of transactions that were rolled back are missing, so one guess may not be enough.
     """
     queue_id, events = _events(conn, queue)
@@ -120,9 +123,11 @@ def newest(conn: Connection, queue: str, wanted: Wanted, *, most: int | None = N
         place = {"queue_id": queue_id, "back": back}
         with conn.cursor(row_factory=scalar_row) as cursor:
             txid = cursor.execute(OLDEST_TXID, place).fetchone()
-        found = _read(conn, sql.SQL(NEWEST).format(events=events), given | {"txid": txid or 0})
+        found = _read(
+            conn, sql.SQL(NEWEST).format(events=events), given | {"txid": txid or 0, "most": most}
+        )
         if txid is None or len(found) == wanted.count or back == most:
-            return Newest(found[::-1], txid is None)
+            return Newest(found[::-1], txid is None and _are_fewer(conn, events, most))
         back = min(back * 8, most or back * 8)
 
 
@@ -152,6 +157,13 @@ def one(conn: Connection, queue: str, event_id: int, cut: int | None = None) -> 
     queue_id, events = _events(conn, queue)
     given = {"queue_id": queue_id, "event_id": event_id, "cut": cut}
     return next(iter(_read(conn, sql.SQL(ONE).format(events=events), given)), None)
+
+
+def _are_fewer(conn: Connection, events: sql.Identifier, most: int | None) -> bool:
+    if most is None:
+        return True
+    count = sql.SQL("select count(*) < %(most)s from (select from {} limit %(most)s) e")
+    return conn.execute(count.format(events), {"most": most}).fetchone() == (True,)
 
 
 def _events(conn: Connection, queue: str) -> tuple[int, sql.Identifier]:
