@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
+from psycopg.pq import TransactionStatus
+
 from pgqpy.connection import Connection
 from pgqpy.doctor import _queues, _server, _storage
 from pgqpy.doctor._finding import Finding, Verdict
@@ -64,8 +66,9 @@ class Report:
 def examine(
     conn: Connection, *, stuck_after: timedelta = timedelta(minutes=5), wait: float = 0
 ) -> Report:
-    """Run all checks on a connection of their own, which is not in a transaction.
+    """Run all checks on a connection.
 
+    If it is in a transaction, which must be read-only, checks that take one of their own say so.
     A consumer may be ``stuck_after`` behind, and a transaction as old, before it is reported. With
     ``wait`` it looks twice, ``wait`` seconds apart, and forecasts when disks are full and consumers
     have caught up. Without, it takes less than 3 s.
@@ -76,17 +79,25 @@ def examine(
     began = time.monotonic()
     # A pooler may lend a session in which a statement is not prepared.
     threshold, conn.prepare_threshold = conn.prepare_threshold, None
+    within = conn.info.transaction_status is not TransactionStatus.IDLE
+    limit = "0"
+    if within:
+        [(limit,)] = conn.execute("select current_setting('statement_timeout')")
     try:
-        look = Look(conn, stuck_after)
+        look = Look(conn, stuck_after, within=within)
         findings = CHECKS[0].findings(look)
         if findings[0].verdict is not Verdict.PROBLEM:
             if wait:
-                look = Look(conn, stuck_after, Samples.take(conn, wait))
+                look = Look(conn, stuck_after, Samples.take(conn, wait), within=within)
             findings += [each for check in CHECKS[1:] for each in check.findings(look)]
     finally:
         conn.prepare_threshold = threshold
-    [(database, version)] = conn.execute(
-        "select current_database(), current_setting('server_version')"
+    [(database, version, _)] = conn.execute(
+        """
+        select current_database(), current_setting('server_version'),
+               set_config('statement_timeout', %s, true)
+        """,
+        [limit],
     )
     findings.sort(key=lambda each: -each.verdict.rank)
     return Report(database, version, time.monotonic() - began, findings)

@@ -32,6 +32,8 @@ class Look:
     patience: timedelta
     samples: Samples | None = None
     pooled: bool = False
+    #: It is a part of its caller's transaction, which is read-only.
+    within: bool = False
     _until: float = field(default_factory=lambda: time.monotonic() + BUDGET)
     _judgement: Judgement | psycopg.Error | None = None
 
@@ -42,7 +44,8 @@ class Look:
         if limit <= 0:
             raise errors.QueryCanceled("the other checks took all of the time")
         with self.conn.transaction():
-            self.conn.execute("set transaction isolation level read committed, read only")
+            if not self.within:
+                self.conn.execute("set transaction isolation level read committed, read only")
             self.conn.execute(
                 "select pg_catalog.set_config('statement_timeout', %s, true),"
                 " pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)",
@@ -102,6 +105,8 @@ class Check:
 
     def _findings(self, look: Look) -> list[Finding]:
         try:
+            if self.commits and look.within:
+                return [note("not tried here: it takes a session of its own", "pgqpy doctor")]
             if self.commits:
                 return list(self.look(look))
             with look.transaction():

@@ -286,10 +286,10 @@ def clock(look: Look) -> Iterator[Finding]:
     yield ok(f"the server's clock differs by {duration(abs(skew))} from this machine's")
 
 
-# For each setting: the values that are harmless, the verdict on others, why, and what mends it.
 _SWITCH_ON = "alter system set {name} = on; then: select pg_reload_conf()"
 _BY_ROLE = "alter role NAME set {name} = 0, for the roles of consumers"
-_HURTS = {
+#: For each setting: the value that is harmless, the verdict on others, why, and what mends it.
+HURTS = {
     "autovacuum": ("on", warning, "dead rows stay, and tables grow", _SWITCH_ON),
     "track_counts": ("on", warning, "autovacuum does not see dead rows", _SWITCH_ON),
     "track_activities": ("on", note, "what holds up rotation cannot be seen", _SWITCH_ON),
@@ -332,10 +332,10 @@ def settings(look: Look) -> Iterator[Finding]:
            and (pg_has_role(r.oid, 'pgq_reader', 'member')
                 or pg_has_role(r.oid, 'pgq_writer', 'member'))
         """,
-        names=list(_HURTS),
+        names=list(HURTS),
     )
     for name, value, whose in rows:
-        harmless, verdict, why, remedy = _HURTS[name]
+        harmless, verdict, why, remedy = HURTS[name]
         if value.split()[0] != harmless:
             yield verdict(f"{name}{whose} is {value}: {why}", remedy.format(name=name))
     yield ok(f"{plural(len(rows), 'setting')}, none hurts")

@@ -233,21 +233,22 @@ def dead_rows(look: Look) -> Iterator[Finding]:
     yield ok(f"no relation has more than {DEAD_ROWS:,} dead rows")
 
 
+#: Name, largest number, whether the role may look, and the part that is used; most used first.
+SEQUENCES = """
+select format('%%I.%%I', schemaname, sequencename), max_value,
+       has_sequence_privilege(
+           format('%%I.%%I', schemaname, sequencename), 'select, usage'),
+       ((last_value - min_value::numeric) / (max_value - min_value::numeric))::float8
+  from pg_sequences
+ where schemaname = any (%s) and not cycle and min_value >= 0
+ order by 4 desc nulls last
+"""
+
+
 @check("sequences")
 def sequences(look: Look) -> Iterator[Finding]:
     """How many of their numbers our sequences have used."""
-    rows = look.rows(
-        """
-        select format('%%I.%%I', schemaname, sequencename), max_value,
-               has_sequence_privilege(
-                   format('%%I.%%I', schemaname, sequencename), 'select, usage'),
-               ((last_value - min_value::numeric) / (max_value - min_value::numeric))::float8
-          from pg_sequences
-         where schemaname = any (%s) and not cycle and min_value >= 0
-         order by 4 desc nulls last
-        """,
-        list(ALL_SCHEMAS),
-    )
+    rows = look.rows(SEQUENCES, list(ALL_SCHEMAS))
     if hidden := sum(not seen for *_, seen, _ in rows):
         yield note(
             f"your role may not look at {hidden} of {plural(len(rows), 'sequence')}",

@@ -32,7 +32,16 @@ from pgqpy.errors import (
     TaskQueueNotFound,
 )
 from pgqpy.log import logger
-from pgqpy.ui import _audit, _consumers, _dead_letters, _events, _overview, _queues, _tasks
+from pgqpy.ui import (
+    _audit,
+    _consumers,
+    _dead_letters,
+    _events,
+    _overview,
+    _queues,
+    _server,
+    _tasks,
+)
 from pgqpy.ui._audit import log
 from pgqpy.ui._bulk import Changes
 from pgqpy.ui._database import Database, ReadOnly, Visit
@@ -62,6 +71,7 @@ VIEWS = [
     *_consumers.VIEWS,
     *_dead_letters.VIEWS,
     *_tasks.VIEWS,
+    *_server.VIEWS,
     *_audit.VIEWS,
 ]
 

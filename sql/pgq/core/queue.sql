@@ -86,8 +86,7 @@ begin
         end if;
         execute format('alter table pgq.event_spare_%s rename to event_%s_%s', q.queue_slot0 + n, id, n);
         execute format('alter index pgq.event_spare_%s_txid_idx rename to event_%s_%s_txid_idx', q.queue_slot0 + n, id, n);
-        execute format('alter table %s_%s alter column ev_id set default nextval(%L), '
-                       'alter column ev_type set default pgq._require_type(%L)', prefix, n, q.queue_event_seq, i_queue_name);
+        execute format('alter table %s_%s alter column ev_id set default nextval(%L)', prefix, n, q.queue_event_seq);
         execute format('create trigger event_table_guard before insert on %s_%s '
                        'for each statement execute function pgq._event_table_guard(%s, %s)', prefix, n, id, n);
     end loop;
@@ -246,7 +245,7 @@ begin
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
-        execute format('alter table %s_%s alter column ev_id drop default, alter column ev_type drop default', q.queue_data_pfx, n);
+        execute format('alter table %s_%s alter column ev_id drop default', q.queue_data_pfx, n);
         perform pgq._revoke_all(format('%s_%s', q.queue_data_pfx, n)::regclass);
         execute format('alter index %s_%s_txid_idx rename to event_spare_%s_txid_idx', q.queue_data_pfx, n, q.queue_slot0 + n);
         execute format('alter table %s_%s rename to event_spare_%s', q.queue_data_pfx, n, q.queue_slot0 + n);

@@ -101,8 +101,8 @@ create or replace function pgq._require_type(i_queue_name text)
 returns text
 language plpgsql
 as $$
--- Default of the type of events that are inserted into a queue's relation, or copied into its tables: raises 23502. So
--- an event whose type was forgotten is refused, and one with a type pays nothing.
+-- Default of the type of events that are inserted into a queue's relation: raises 23502. So an event whose type was
+-- forgotten is refused, and one with a type pays nothing.
 begin
     raise exception using errcode = 'not_null_violation',
         message = pg_catalog.format('an event for queue %L has no type', i_queue_name),
