@@ -28,5 +28,8 @@ grant select on pgq_ext.progress, pgq_ext.completed_tick, pgq_ext.completed_batc
     to pgq_reader, pgq_writer;
 grant select on pgq_ext.log to pgq_admin;
 grant update (log_rotate_bytes) on pgq_ext.log to pgq_admin;
-grant select on pgq_ext.replica_table, pgq_ext.replica_event, pgq_ext.replica_sequence to pgq_reader;
+grant select on pgq_ext.replica_table, pgq_ext.replica_sequence to pgq_reader;
+-- How many changes wait, not what they hold: they may be those of a restricted queue.
+grant select (rpe_table, rpe_nr) on pgq_ext.replica_event to pgq_reader;
+grant select on pgq_ext.replica_event to pgq_admin;
 grant insert, update, delete on pgq_ext.replica_table, pgq_ext.replica_event, pgq_ext.replica_sequence to pgq_admin;

@@ -687,3 +687,14 @@ def test_the_owner_executes_no_text_but_what_is_listed_here(conn: Connection) ->
         " order by 1"
     ).fetchall()
     assert {name for (name,) in found} == set(EXECUTE_TEXT.split())
+
+
+def test_readers_see_how_many_replicated_changes_wait_and_not_what_they_hold(
+    conn: Connection,
+) -> None:
+    conn.execute("set role pgq_reader")
+    count = "select count(*) from pgq_ext.replica_event where rpe_table = 1"
+    assert ops.value(conn, count) == 0
+    for column in ("*", "ev_data", "ev_extra1"):
+        with ops.refused("42501"):
+            conn.execute(f"select {column} from pgq_ext.replica_event".encode())
