@@ -29,10 +29,9 @@ select dl_id, dl_time, dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, 
 
 _COUNT = f"select count(*) as value from pgq.dead_letter {_WHERE}".encode()
 _FIND = f"{_COLUMNS} {_WHERE} order by dl_id desc limit %(limit)s".encode()
-_REPLAY, _PURGE = (
-    f"select pgq.{name}(array(select dl_id from pgq.dead_letter {_WHERE})) as value".encode()
-    for name in ("replay_dead_letters", "purge_dead_letters")
-)
+_IDS = f"array(select dl_id from pgq.dead_letter {_WHERE})"
+_REPLAY = f"select pgq.replay_dead_letters({_IDS}, %(data)s) as value".encode()
+_PURGE = f"select pgq.purge_dead_letters({_IDS}) as value".encode()
 
 
 class AsyncDeadLetters:
@@ -54,14 +53,16 @@ class AsyncDeadLetters:
         """Return dead letters, the newest first, at most ``limit``."""
         return [DeadLetterInfo.from_row(row) for row in await self._rows(_FIND, which, limit=limit)]
 
-    async def replay(self, which: DeadLetterFilter) -> int:
+    async def replay(self, which: DeadLetterFilter, *, data: str | None = None) -> int:
         """Retry the events; return their number.
 
         Each goes only to the consumer that gave it up, with its old id and as if for the first
-        time, like a retry that is due now. Raises ConsumerNotRegistered if that consumer does not
-        exist any more; then none is replayed.
+        time, like a retry that is due now; a single one with the payload ``data``, if that is
+        given. Raises ConsumerNotRegistered if that consumer does not exist any more, and
+        InvalidParameter for one payload for several; then none is replayed.
         """
-        return int((await self._rows(_REPLAY, which))[0]["value"])
+        checked([data])
+        return int((await self._rows(_REPLAY, which, data=data))[0]["value"])
 
     async def purge(self, which: DeadLetterFilter) -> int:
         """Delete them; return their number."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pgqpy._runtime.words import duration, plural, printable
-from pgqpy.cli._base.command import Command
+from pgqpy.cli._base.command import Command, stuck_after_option
 from pgqpy.cli._base.output import empty_table, json_option, show
 from pgqpy.connection import Connection
 from pgqpy.doctor import CHECKS, Finding, Report, Verdict, examine
@@ -38,14 +38,7 @@ _SIGNS = {
     metavar="SECONDS",
     help="Look twice, and forecast when disks are full and consumers have caught up.",
 )
-@click.option(
-    "--stuck-after",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
-)
+@stuck_after_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, conn: Connection, wait: float, stuck_after: float) -> None:

@@ -9,7 +9,7 @@ import socket
 import click
 
 from pgqpy.cli._base.arguments import TEXT
-from pgqpy.cli._base.command import Command
+from pgqpy.cli._base.command import Command, stuck_after_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import say
@@ -42,14 +42,7 @@ from pgqpy.cli._base.output import say
     metavar="PATH",
     help="Hide these values of payloads, such as $.card.number or $..password.",
 )
-@click.option(
-    "--stuck-after",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
-)
+@stuck_after_option
 @click.option("--password", is_flag=True, help="Sign in by role and password of PostgreSQL.")
 @click.option("--user-header", metavar="HEADER", help="A proxy names the role in this header.")
 @click.option(

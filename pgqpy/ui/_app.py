@@ -418,7 +418,8 @@ class _Console:
             raise HTTPException(403, "This form is not from a page of the console.")
         if change := self.changes.running(viewer.role):
             change.stop = True
-        return RedirectResponse(f"{_root(request)}/{quote(form.get('page', ''))}", 303)
+        page = next((each.path for each in self.views if each.path == form.get("page")), "")
+        return RedirectResponse(f"{_root(request)}/{page}", 303)
 
     async def sign_out(self, request: Request) -> Response:
         form = await _form(request)

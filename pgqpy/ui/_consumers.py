@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,10 +24,9 @@ SEEK = "pgq.register_consumer_at(text, text, bigint)"
 UNREGISTER = "pgq.unregister_consumer(text, text)"
 RESIZE = "pgq.resize_group(text, text, integer)"
 
-# The oldest tick that is kept, the position, and the newest one; and what comes after the position.
+# The oldest tick that is kept, the position, and the newest one.
 PLACES = """
-select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time as newest,
-       place.tick_event_seq as after_event
+select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time as newest
   from pgq.queue q
  cross join lateral (
        select min(tick_id) as first, max(tick_id) as last
@@ -59,7 +59,7 @@ def consumers(look: Look) -> dict[str, Any]:
     counts = {name: sum(each.state == name for _, each, _ in found) for name in WORST}
     found = [row for row in found if state in ("", row[1].state)]
     found.sort(key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0]))
-    return {"found": found, "states": counts, "state": state, "text": text, "groups": groups}
+    return {"found": found, "states": counts, "state": state, "text": text}
 
 
 def consumer(look: Look) -> dict[str, Any]:
@@ -84,7 +84,6 @@ def consumer(look: Look) -> dict[str, Any]:
         "sessions": [],
         "to": look.query.get("to", ""),
         "preview": None,
-        "problem": None,
         "may": may,
         "main": main_consumer(look.visit.conn, queue, name),
     }
@@ -100,18 +99,24 @@ def consumer(look: Look) -> dict[str, Any]:
                 running = cursor.execute(SESSIONS, [str(itself.current_batch)])
                 values["sessions"] = running.fetchall()
         if values["to"]:
-            try:
-                with look.visit.conn.transaction():
-                    _, values["preview"] = _move(look, queue, itself, values["to"])
-            except PgqError as error:
-                values["problem"] = error
+            # Not while the page is only kept up to date.
+            values["preview"] = partial(_preview, look, queue, itself, values["to"])
     return values
+
+
+def _preview(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[str, PgqError | None]:
+    """Return what a move does, or why it is refused."""
+    try:
+        with look.visit.conn.transaction():
+            return _move(look, queue, at, to)[1], None
+    except PgqError as error:
+        return "", error
 
 
 def _names(look: Look) -> tuple[str, str]:
     """Return the queue, and the consumer or the group of which it is a partition."""
     queue = look.query.get("queue", "")
-    return queue, _group_of(queue, look.name, _groups(look, None)) or look.name
+    return queue, _group_of(queue, look.name, _groups(look, queue)) or look.name
 
 
 def _groups(look: Look, queue: str | None, name: str | None = None) -> list[GroupInfo]:

@@ -26,10 +26,7 @@ NUMBER = re.compile(r"\d+")
 LONGEST = 200_000
 FIELDS = ("queue", "consumer", "event_type", "reason")
 CHANGES = {"replay": DeadLetters.replay, "purge": DeadLetters.purge}
-EDIT = (
-    "pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer,"
-    " text, text, text, text, text, text)"
-)
+REPLAY = "pgq.replay_dead_letters(bigint[], text)"
 
 LIST = f"""
 select dl_id as id, dl_time as time, dl_queue as queue, dl_consumer as consumer,
@@ -43,8 +40,7 @@ select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
               order by dl_id limit %(limit)s)
 """
 COUNT = f"""
-select count(*), max(dl_id)
-  from (select dl_id from pgq.dead_letter {_WHERE} limit 1000001) found
+select count(*), max(dl_id) from pgq.dead_letter {_WHERE}
 """
 MAY_SEE_RETRIES = "select has_table_privilege('pgq.waiting_event', 'select')"
 RETRIES = """
@@ -58,10 +54,6 @@ select q.queue_name as queue, c.co_name as consumer, w.due, w.ev_id, w.ev_type,
    and (%(queue)s::text is null or q.queue_name = %(queue)s)
  order by w.due
  limit %(limit)s
-"""
-EDITED = """
-select pgq.event_retry_raw(%(queue)s, %(consumer)s, now(), %(id)s, %(time)s, 0, %(type)s, %(data)s,
-                           %(extra1)s, %(extra2)s, %(extra3)s, %(extra4)s)
 """
 
 
@@ -78,9 +70,6 @@ def dead_letters(look: Look) -> dict[str, Any]:
         if look.visit.conn.execute(MAY_SEE_RETRIES).fetchone() == (True,):
             limits = {"queue": which.queue, "limit": SHOWN}
             retries = cursor.execute(RETRIES, limits).fetchall()
-    preview = None
-    if look.query.get("preview") in CHANGES:
-        preview = (look.query["preview"], _count(look.visit.conn, which)[0])
     return {
         "given": {name: look.query.get(name, "") for name in FIELDS},
         "found": found[:SHOWN],
@@ -88,7 +77,9 @@ def dead_letters(look: Look) -> dict[str, Any]:
         "groups": _groups(found),
         "grouped": GROUPED if len(found) == GROUPED else None,
         "retries": retries,
-        "preview": preview,
+        "preview": look.query.get("preview") if look.query.get("preview") in CHANGES else None,
+        # Not while the page is only kept up to date.
+        "count": lambda: _count(look.visit.conn, which)[0],
         "may": _may(look),
     }
 
@@ -102,7 +93,7 @@ def dead_letter(look: Look) -> dict[str, Any]:
         "data": (data or "")[:LONGEST],
         "longest": LONGEST,
         # A masked payload cannot be edited: the mask would be written.
-        "may_edit": not look.masks and len(data or "") <= LONGEST and _may(look, EDIT),
+        "may_edit": not look.masks and len(data or "") <= LONGEST and _may(look),
         "may": _may(look),
     }
 
@@ -123,8 +114,8 @@ def _groups(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(groups.values(), key=lambda group: -group["count"])[:LARGEST]
 
 
-def _may(look: Look, function: str = "pgq.replay_dead_letters(bigint[])") -> bool:
-    return not look.visit.read_only and look.visit.may_call(function)
+def _may(look: Look) -> bool:
+    return not look.visit.read_only and look.visit.may_call(REPLAY)
 
 
 def _filter(given: Mapping[str, str]) -> DeadLetterFilter:
@@ -135,7 +126,7 @@ def _filter(given: Mapping[str, str]) -> DeadLetterFilter:
 
 
 def _count(conn: Connection, which: DeadLetterFilter) -> tuple[int, int]:
-    """Return how many there are, up to a million, and the newest."""
+    """Return how many there are, and the newest."""
     [[count, newest]] = conn.execute(COUNT.encode(), asdict(which)).fetchall()
     return count, newest or 0
 
@@ -205,14 +196,9 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
             raise InvalidParameter(
                 f"the new payload is no JSON, as the old one was: {error}", hint="nothing was sent"
             ) from None
-    event = letter.event
-    extras = {name: getattr(event, name) for name in ("extra1", "extra2", "extra3", "extra4")}
-    conn = look.visit.conn
-    given = {"queue": letter.queue, "consumer": letter.consumer, "id": event.id}
-    conn.execute(EDITED, {**given, "time": event.time, "type": event.type, "data": data, **extras})
-    DeadLetters(conn).purge(DeadLetterFilter(ids=[letter.id]))
+    DeadLetters(look.visit.conn).replay(DeadLetterFilter(ids=[letter.id]), data=data)
     return Done(
-        f"replayed event {event.id} with the new payload to {letter.consumer}",
+        f"replayed event {letter.event.id} with the new payload to {letter.consumer}",
         f"/dead_letters?queue={letter.queue}",
         1,
     )

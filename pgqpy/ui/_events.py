@@ -70,11 +70,11 @@ def events(look: Look) -> dict[str, Any]:
 
 def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], bool]:
     """Return the events of the URL's conditions, oldest first, and whether all were searched."""
-    given = {name: look.query.get(name, "").strip() or None for name in FIELDS}
+    given = {name: look.query.get(name, "").replace("\0", "").strip() or None for name in FIELDS}
     if given["value"] is not None and given["path"] is None:
         raise InvalidParameter("a value is found by its JSON path", hint="give both, as in $.id: 7")
     try:
-        from_id = None if given["from"] is None else int(given["from"])
+        from_id = None if given["from"] is None else int(given["from"][:18])
         since = None if given["since"] is None else datetime.fromisoformat(given["since"])
     except ValueError:
         raise InvalidParameter(
@@ -88,7 +88,8 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
             if since is not None:
                 since = since if since.tzinfo else since.replace(tzinfo=UTC)
                 return since_then(look.visit.conn, queue, since, wanted), True
-            return newest(look.visit.conn, queue, wanted, most=SEARCHED)
+            most = SEARCHED if any(given.values()) else None
+            return newest(look.visit.conn, queue, wanted, most=most)
     except PermissionDenied:
         raise
     except PgqError as error:
@@ -115,8 +116,9 @@ def download(look: Look) -> File:
     rows = []
     for each in found:
         row = event_keys(each) | {"time": each.time.isoformat()}
-        if each.data is not None and look.masks:
-            row["data"] = text_masked(each.data, look.masks)
+        for name in ("data", *EXTRAS) if look.masks else ():
+            # That of a captured change is the row before.
+            row[name] = row[name] and text_masked(row[name], look.masks)
         rows.append(row)
     text = io.StringIO()
     if look.query["download"] == "csv":

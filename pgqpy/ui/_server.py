@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from pgqpy.doctor import examine
 from pgqpy.doctor._server import HURTS
-from pgqpy.doctor._storage import SEQUENCES
+from pgqpy.doctor._storage import DEAD_ROWS, SEQUENCES
 from pgqpy.schema._database import ALL_SCHEMAS
 from pgqpy.ui._overview import read_status
 from pgqpy.ui._view import Look, View
@@ -106,6 +106,7 @@ def server(look: Look) -> dict[str, Any]:
             "holders": cursor.execute(HOLDERS, [SHOWN]).fetchall(),
             "relations": cursor.execute(RELATIONS, [list(ALL_SCHEMAS), SHOWN]).fetchall(),
             "sequences": [each for each in sequences if each[2]][:3],
+            "dead_rows": DEAD_ROWS,
             "hidden": sum(not seen for *_, seen, _ in sequences),
             "settings": cursor.execute(
                 SETTINGS, [list(HURTS), list(harmless), list(why)]

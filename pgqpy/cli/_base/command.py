@@ -170,6 +170,14 @@ class Exclusive(click.Option):
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
 )
+stuck_after_option = click.option(
+    "--stuck-after",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
+)
 watch_options = options(
     click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
     click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -113,18 +114,20 @@ def _described(letter: dict[str, Any]) -> tuple[list[tuple[str, Any]], str | Non
 
 @dead_letter.command("replay", role="pgq_admin")
 @choice_options
-def replay(conn: Connection, **which: Any) -> None:
+@click.option("--data", type=TEXT, help="The payload in place of the event's, if it is one.")
+def replay(conn: Connection, data: str | None, **which: Any) -> None:
     """Let consumers retry events that they have given up.
 
     Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
-    returns retries to the queue. To make a new event of one, for all consumers, use `show --json`
-    and `event insert`.
+    returns retries to the queue; with --data, one of them with another payload. To make a new event
+    of one, for all consumers, use `show --json` and `event insert`.
 
     Examples:
       pgqpy dead-letter replay 17 18
       pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout
+      pgqpy dead-letter replay 17 --data '{"address": "Main Street 1"}'
     """
-    number = _do(conn, DeadLetters.replay, **which)
+    number = _do(conn, partial(DeadLetters.replay, data=data), **which)
     say(f"replayed {plural(number, 'event')}")
 
 

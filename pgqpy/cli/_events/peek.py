@@ -42,13 +42,14 @@ MATCHING: LiteralString = """
 """
 NEWEST: LiteralString = (
     COLUMNS
-    + """
-  from (select * from {events} where ev_txid >= %(txid)s order by ev_id desc limit %(most)s) e
- where true
-"""
+    + "from {events} where ev_txid >= %(txid)s"
     + MATCHING
     + "order by ev_id desc limit %(count)s"
 )
+SOME: LiteralString = """
+(select * from {} where ev_txid >= %(txid)s order by ev_id desc limit {}) newest
+"""
+HAS_MORE: LiteralString = "select count(*) = {most} from (select from {} limit {most}) found"
 
 # A transaction that began since then is not in the snapshot of the tick before.
 SINCE: LiteralString = (
@@ -117,18 +118,23 @@ def newest(conn: Connection, queue: str, wanted: Wanted, *, most: int | None = N
     For them it goes back as many ticks as needed, but not over more than ``most`` events: ids
     of transactions that were rolled back are missing, so one guess may not be enough.
     """
-    queue_id, events = _events(conn, queue)
+    queue_id, all_events = _events(conn, queue)
+    events: sql.Composable = all_events
+    if most is not None:
+        events = sql.SQL(SOME).format(all_events, most)
     back, given = wanted.count, asdict(wanted)
     while True:
-        place = {"queue_id": queue_id, "back": back}
         with conn.cursor(row_factory=scalar_row) as cursor:
+            place = {"queue_id": queue_id, "back": back}
             txid = cursor.execute(OLDEST_TXID, place).fetchone()
-        found = _read(
-            conn, sql.SQL(NEWEST).format(events=events), given | {"txid": txid or 0, "most": most}
-        )
-        if txid is None or len(found) == wanted.count or back == most:
-            return Newest(found[::-1], txid is None and _are_fewer(conn, events, most))
-        back = min(back * 8, most or back * 8)
+            found = _read(conn, sql.SQL(NEWEST).format(events=events), given | {"txid": txid or 0})
+            if txid is None or len(found) == wanted.count or (most is not None and back >= most):
+                has_more = (
+                    most is not None
+                    and cursor.execute(sql.SQL(HAS_MORE).format(all_events, most=most)).fetchone()
+                )
+                return Newest(found[::-1], not has_more)
+        back *= 8
 
 
 def since_then(conn: Connection, queue: str, since: datetime, wanted: Wanted) -> list[Event]:
@@ -157,13 +163,6 @@ def one(conn: Connection, queue: str, event_id: int, cut: int | None = None) -> 
     queue_id, events = _events(conn, queue)
     given = {"queue_id": queue_id, "event_id": event_id, "cut": cut}
     return next(iter(_read(conn, sql.SQL(ONE).format(events=events), given)), None)
-
-
-def _are_fewer(conn: Connection, events: sql.Identifier, most: int | None) -> bool:
-    if most is None:
-        return True
-    count = sql.SQL("select count(*) < %(most)s from (select from {} limit %(most)s) e")
-    return conn.execute(count.format(events), {"most": most}).fetchone() == (True,)
 
 
 def _events(conn: Connection, queue: str) -> tuple[int, sql.Identifier]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import click
 
 from pgqpy.cli._base.arguments import any_queue_argument
-from pgqpy.cli._base.command import Command, watch_options
+from pgqpy.cli._base.command import Command, stuck_after_option, watch_options
 from pgqpy.cli._base.output import json_option, show
 from pgqpy.cli._status.view import render
 from pgqpy.connection import Connection
@@ -19,14 +19,7 @@ from pgqpy.doctor._status import judge
 @click.command(cls=Command, role="pgq_reader")
 @any_queue_argument
 @watch_options
-@click.option(
-    "--stuck-after",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
-)
+@stuck_after_option
 @json_option
 def status(
     conn: Connection, queue: str | None, watch: bool, every: float, stuck_after: float

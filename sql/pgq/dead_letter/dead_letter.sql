@@ -99,7 +99,7 @@ begin
 end;
 $$;
 
-create or replace function pgq.replay_dead_letters(i_ids bigint[])
+create or replace function pgq.replay_dead_letters(i_ids bigint[], i_data text default null)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -108,14 +108,22 @@ as $$
 --     select pgq.replay_dead_letters(array(select dl_id from pgq.dead_letter where dl_queue = 'orders'))
 -- Parameters:
 --      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
+--      i_data  - payload in place of the event's, for one dead letter; null for its own
 -- Returns: number of events that will be delivered again. Several dead letters of one event for one consumer deliver it
 --      once; so do a dead letter and a waiting retry.
--- Errors: PQ002 the consumer is not registered any more
+-- Errors: PQ002 the consumer is not registered any more, PQ011 one payload for several, or for an event that waits
 declare
-    l   record;
-    n   int4;
+    l       record;
+    n       int4;
+    edited  boolean;
 begin
+    if i_data is not null and cardinality(i_ids) > 1 then
+        raise exception using errcode = 'PQ011',
+            message = format('one payload for %s dead letters', cardinality(i_ids)),
+            hint = 'Replay them one by one.';
+    end if;
     perform pgq._lock_dead_letters(i_ids);
+    edited := i_data is not null and exists (select from pgq._dead_letter where dl_id = any (i_ids));
     select dl_queue, dl_consumer into l
       from pgq._dead_letter
       join pgq.queue on queue_name = dl_queue
@@ -144,9 +152,14 @@ begin
          where (dl_queue, dl_consumer, ev_id) not in (select queue_name, co_name, ev_id from waiting)
          order by dl_queue, dl_consumer, ev_id, dl_id)
     select count(pgq.event_retry_raw(e.dl_queue, e.dl_consumer, current_timestamp, e.ev_id, e.ev_time, 0,
-                                     e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4))
+                                     e.ev_type, coalesce(i_data, e.ev_data), e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4))
       into n
       from event e;
+    if edited and n = 0 then
+        raise exception using errcode = 'PQ011',
+            message = 'the event waits for a retry already, with its own payload',
+            hint = 'Wait until that is done, or replay the dead letter as it is.';
+    end if;
     return n;
 end;
 $$;

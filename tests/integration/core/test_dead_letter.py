@@ -89,6 +89,27 @@ def test_a_dead_letter_is_its_consumers_and_comes_once_more_when_it_is_replayed(
     assert retried(conn, queue, CONSUMER) == []
 
 
+def test_one_comes_again_with_another_payload(
+    conn: Connection, queue: str, letters: DeadLetters
+) -> None:
+    first, second = give_up(conn, queue, "a", "b")
+    one, two = (letter.id for letter in letters.find(ALL)[::-1])
+    with pytest.raises(errors.InvalidParameter, match="one payload for 2 dead letters"):
+        letters.replay(ALL, data="x")
+    assert letters.replay(DeadLetterFilter(ids=[one]), data="x") == 1
+    assert letters.replay(DeadLetterFilter(ids=[one]), data="x") == 0
+    assert retried(conn, queue, CONSUMER) == [(first, "x", 0)]
+    # Not if it waits as it was: that would be lost.
+    tick = ops.value(conn, "select min(tick_id) from pgq.tick")
+    Admin(conn).register_consumer_at(queue, CONSUMER, tick)
+    batch = ops.next_batch(conn, queue, CONSUMER)
+    conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, second])
+    ops.finish(conn, batch)
+    with pytest.raises(errors.InvalidParameter, match="waits for a retry already"):
+        letters.replay(DeadLetterFilter(ids=[two]), data="x")
+    assert left(conn) == ["b"]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_two_dead_letters_of_an_event_or_one_of_an_event_that_waits_make_it_come_once(
     conn: Connection, queue: str, letters: DeadLetters, waits: bool

@@ -60,6 +60,8 @@ def test_events_are_found_by_type_text_path_time_and_id(
         "value=1": "found by its JSON path",
         "since=yesterday": "the time as",
         "from=x": "the first id in digits",
+        f"from={'9' * 40}": "No such events",
+        "contains=%00": "3 events",
     }.items():
         assert told in get(client, f"{page}&{condition}")
     assert f"<option selected>{queue}</option>" in get(client, page)
@@ -156,3 +158,17 @@ def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Clie
     assert "attachment" in answer.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(answer.text))
     assert row["data"] == 'a "quoted", line\nand another'
+
+
+def test_a_download_masks_the_row_before_too(conn: Connection, queue: str, client: Client) -> None:
+    conn.execute("create table payment (id int primary key, card text)")
+    conn.execute("select pgq.capture_table('payment', %s, old_values => 'row')", [queue])
+    conn.execute("insert into payment values (1, '4711')")
+    conn.execute("update payment set card = '0815'")
+    conn.execute(
+        "select pgq.insert_event(%s, 'a', 'b', %s, null, null, null)", [queue, '{"card": "4711"}']
+    )
+    for url in ("&download=jsonl", "&download=csv", ""):
+        page = get(client, f"/events?name={queue}{url}")
+        assert "4711" not in page
+        assert "0815" not in page
