@@ -3,145 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.fix_db import Calls, Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-
-GROUP = "g"
-AGES = "1 day"
-
-
-class Batch(NamedTuple):
-    partition: int
-    generation: int
-    id: int
-    sql: str
-
-
-def create(conn: Connection, queue: str, partitions: int = 4, key: str = "ev_extra1") -> None:
-    assert ops.value(conn, "select pgq.create_group(%s, %s, %s, %s)", queue, GROUP, partitions, key)
-
-
-def join(conn: Connection, queue: str, name: str = "w") -> int:
-    member: int = ops.value(
-        conn, "select member_id from pgq.join_group(%s, %s, %s)", queue, GROUP, name
-    )
-    return member
-
-
-def take(conn: Connection, member: int, *, after: int = -1, parked: bool = True) -> Batch | None:
-    """The member's next batch; not before its parked keys are looked at, if any is due."""
-    row = conn.execute(
-        "select partition, generation, batch_id, batch_sql"
-        " from pgq.next_group_batch(%s, 1000, i_parked => %s, i_after => %s)",
-        [member, parked, after],
-    ).fetchone()
-    assert row is not None
-    return None if row[2] is None else Batch(*row)
-
-
-def must_take(conn: Connection, member: int, *, parked: bool = True) -> Batch:
-    batch = take(conn, member, parked=parked)
-    assert batch is not None
-    return batch
-
-
-def read(conn: Connection, batch: Batch) -> list[tuple[str | None, str | None]]:
-    """(key, data) of its events."""
-    return [(row[6], row[5]) for row in conn.execute(batch.sql.encode()).fetchall()]
-
-
-def finish(conn: Connection, batch: Batch) -> int:
-    parked: int = ops.value(
-        conn, "select pgq.finish_group_batch(%s, %s)", batch.id, batch.generation
-    )
-    return parked
-
-
-def fail(conn: Connection, batch: Batch, event: int) -> int:
-    """Finish it, but for an event that failed."""
-    parked: int = ops.value(
-        conn,
-        "select pgq.finish_group_batch(%s, %s, array[%s], array['bad'], array['0 s'::interval])",
-        batch.id,
-        batch.generation,
-        event,
-    )
-    return parked
-
-
-def drain(conn: Connection, member: int) -> dict[int, list[tuple[str | None, str | None]]]:
-    """All that there is for a member, by partition."""
-    found: dict[int, list[tuple[str | None, str | None]]] = defaultdict(list)
-    while (batch := take(conn, member)) is not None:
-        found[batch.partition] += read(conn, batch)
-        finish(conn, batch)
-    return dict(found)
-
-
-def insert(conn: Connection, queue: str, key: str | None, data: str = "") -> int:
-    ev_id: int = ops.value(
-        conn, "select pgq.insert_event(%s, 't', %s, %s, null, null, null)", queue, data, key
-    )
-    return ev_id
-
-
-def fill(conn: Connection, queue: str, *keys: str | None, data: str = "") -> list[int]:
-    """Events with these keys, and a tick; returns their ids."""
-    ids = [insert(conn, queue, key, data) for key in keys]
-    ops.tick(conn, queue)
-    return ids
-
-
-def beat(conn: Connection, member: int) -> bool:
-    alive: bool = ops.value(conn, "select pgq.group_heartbeat(%s)", member)
-    return alive
-
-
-def owned(conn: Connection, member: int) -> list[int]:
-    return [
-        number
-        for (number,) in conn.execute(
-            "select part_nr from pgq.group_partition where part_member = %s order by 1", [member]
-        )
-    ]
-
-
-def silence(conn: Connection, member: int, ages: str = AGES) -> None:
-    """The member gave its last sign of life a day ago."""
-    conn.execute(
-        "select pgq._append_position(-%s, (pgq._get_position(-%s)).pos_nr + 1, null, null, null,"
-        " now() - %s::interval)",
-        [member, member, ages],
-    )
-
-
-def one_batch(conn: Connection, queue: str, partitions: int = 1) -> tuple[int, Batch]:
-    """A group, and a member of it that has taken the batch of an event with key "a"."""
-    create(conn, queue, partitions)
-    fill(conn, queue, "a")
-    member = join(conn, queue)
-    return member, must_take(conn, member)
-
-
-def resize(conn: Connection, queue: str, partitions: int) -> int | None:
-    """The tick at which the partitions will meet, unless they stand on one already."""
-    tick: int | None = ops.value(
-        conn, "select pgq.resize_group(%s, %s, %s)", queue, GROUP, partitions
-    )
-    return tick
-
-
-def partitions_now(conn: Connection) -> int:
-    number: int = ops.value(conn, "select partitions from pgq.get_group_info()")
-    return number
+from tests.fixtures.group_ops import (
+    AGES,
+    GROUP,
+    beat,
+    create,
+    drain,
+    fail,
+    fill,
+    finish,
+    insert,
+    join,
+    must_take,
+    one_batch,
+    owned,
+    read,
+    resize,
+    silence,
+    take,
+)
 
 
 def open_parked(conn: Connection, member: int) -> tuple[int, int, list[int]]:
@@ -650,27 +539,6 @@ def test_only_events_of_the_batch_can_have_failed_in_it(conn: Connection, queue:
         )
 
 
-def test_resizing_waits_until_all_stand_on_one_tick(conn: Connection, queue: str) -> None:
-    create(conn, queue, 2)
-    keys = [f"k{number}" for number in range(20)]
-    fill(conn, queue, *keys)
-    member = join(conn, queue)
-    batch = must_take(conn, member)
-    first = read(conn, batch)
-    assert resize(conn, queue, 5) is not None
-    fill(conn, queue, *keys, data="later")
-    finish(conn, batch)
-    other = must_take(conn, member)
-    assert other.partition != batch.partition
-    # Not beyond the tick.
-    assert sorted(first + read(conn, other)) == sorted((key, "") for key in keys)
-    finish(conn, other)
-    found = drain(conn, member)
-    assert len(found) > 2
-    assert sorted(chain(*found.values())) == sorted((key, "later") for key in keys)
-    assert partitions_now(conn) == 5
-
-
 def test_a_worker_that_hangs_before_its_commit_is_buried_too(
     connect: Connect, conn: Connection, queue: str
 ) -> None:
@@ -707,34 +575,6 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     assert must_take(conn, member).partition == 0
 
 
-def test_resizing_and_parking_a_key_do_not_wait_for_each_other(
-    connect: Connect, conn: Connection, queue: str, calls: Calls
-) -> None:
-    _, batch = one_batch(conn, queue)
-    worker = connect(autocommit=False)
-    # As pgq.finish_group_batch() begins, which parks the key then.
-    worker.execute("select pgq._lock_position(part_reg) from pgq.group_partition")
-    resized = calls.blocked(resize, connect(), queue, 3)
-    assert fail(worker, batch, 1) == 1
-    worker.commit()
-    assert resized.result() is None
-
-
-def test_two_resizes_wait_in_no_circle(connect: Connect, conn: Connection, queue: str) -> None:
-    worker, admin = connect(), connect(autocommit=False)
-    member, batch = one_batch(worker, queue)
-    assert resize(conn, queue, 2) is not None
-    finish(worker, batch)
-    # As pgq.resize_group() begins. The positions are next, which must not be the worker's by then.
-    admin.execute("select from pgq.consumer_group for no key update")
-    worker.execute("set lock_timeout = '5 s'")
-    assert beat(worker, member)
-    assert take(worker, member) is None
-    assert resize(admin, queue, 3) is None
-    admin.commit()
-    assert partitions_now(conn) == 3
-
-
 @pytest.mark.parametrize(
     "late", ["pgq.resize_group('test_queue', 'g', 3)", "pgq.drop_group('test_queue', 'g')"]
 )
@@ -751,111 +591,6 @@ def test_changing_a_group_that_is_being_dropped_does_not_find_it(
     assert dropped.result() == 1
     with ops.refused("PQ036"):
         changed.result()
-
-
-def test_signs_of_life_resize_a_group_whose_workers_ask_under_old_snapshots(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    member, batch = one_batch(conn, queue)
-    worker = connect()
-    worker.execute("set default_transaction_isolation = 'repeatable read'")
-    assert must_take(worker, member) == batch
-    assert resize(conn, queue, 2) is not None
-    finish(worker, batch)
-    fill(conn, queue, "a")
-    assert take(worker, member) is None
-    assert beat(conn, member)
-    assert partitions_now(conn) == 2
-    assert drain(worker, member) != {}
-
-
-def test_an_old_snapshot_does_not_go_beyond_the_tick_where_partitions_are_to_meet(
-    conn: Connection, connect: Connect, queue: str
-) -> None:
-    create(conn, queue, 2)
-    keys = {ops.value(conn, "select pgq.key_partition(%s, 2)", f"k{n}"): f"k{n}" for n in range(9)}
-    fill(conn, queue, keys[0])
-    member = join(conn, queue)
-    first = must_take(conn, member)
-    fill(conn, queue, keys[1], data="beyond")
-    old = with_snapshot(connect)
-    assert resize(conn, queue, 3) is not None
-    with pytest.raises(errors.SerializationFailure):
-        take(old, member, after=first.partition)
-    old.rollback()
-    finish(conn, first)
-    assert take(conn, member) is None, "the other one gets there"
-    assert list(chain(*drain(conn, member).values())) == [(keys[1], "beyond")]
-    assert partitions_now(conn) == 3
-
-
-def test_a_consumer_with_the_name_of_a_new_partition_stops_the_resizing_and_no_worker(
-    conn: Connection, queue: str
-) -> None:
-    member, batch = one_batch(conn, queue, 2)
-    unregister = "select pgq.unregister_consumer(%s, %s)"
-    ops.register(conn, queue, f"{GROUP}#3")
-    with ops.refused("PQ038"):
-        resize(conn, queue, 4)
-    conn.execute(unregister, [queue, f"{GROUP}#3"])
-    assert resize(conn, queue, 4) is not None
-    # And if it comes while the partitions are on their way.
-    ops.register(conn, queue, f"{GROUP}#3")
-    finish(conn, batch)
-    assert drain(conn, member) == {}
-    assert beat(conn, member)
-    assert partitions_now(conn) == 2
-    conn.execute(unregister, [queue, f"{GROUP}#3"])
-    assert beat(conn, member)
-    assert partitions_now(conn) == 4
-
-
-def test_resizing_can_be_called_off(conn: Connection, queue: str) -> None:
-    member, batch = one_batch(conn, queue, 2)
-    assert resize(conn, queue, 5)
-    assert resize(conn, queue, 2) is None
-    finish(conn, batch)
-    drain(conn, member)
-    assert partitions_now(conn) == 2
-
-
-@pytest.mark.parametrize("opened", [False, True], ids=["no batch", "a batch is open"])
-def test_a_worker_that_had_read_the_group_before_it_was_resized_takes_no_wrong_keys(
-    connect: Connect, conn: Connection, queue: str, calls: Calls, opened: bool
-) -> None:
-    worker, admin = connect(), connect(autocommit=False)
-    create(conn, queue, 2)
-    member = join(conn, queue)
-    assert take(worker, member) is None
-    assert resize(conn, queue, 3) is None
-    fill(conn, queue, *"abcdefghij")
-    # The worker knows of 3 partitions when it waits for the queue, which is read next.
-    admin.execute("lock table pgq.queue")
-    taking = calls.blocked(take, worker, member)
-    assert resize(admin, queue, 7) is None
-    if opened:
-        must_take(admin, member)
-    admin.commit()
-    found = []
-    if (batch := taking.result()) is not None:
-        found = read(conn, batch)
-        finish(conn, batch)
-    for events in drain(worker, member).values():
-        found += events
-    assert sorted(key for key, _ in found if key) == [*"abcdefghij"]
-
-
-def test_a_group_that_is_up_to_date_is_resized_at_once(conn: Connection, queue: str) -> None:
-    create(conn, queue, 2)
-    member = join(conn, queue)
-    take(conn, member)
-    assert resize(conn, queue, 3) is None
-    assert owned(conn, member) == []
-    fill(conn, queue, "a")
-    assert len(drain(conn, member)) == 1
-    assert owned(conn, member) == [0, 1, 2]
-    assert resize(conn, queue, 1) is None
-    assert ops.value(conn, "select count(*) from pgq.subscription") == 1
 
 
 def test_a_group_survives_dumping_and_restoring_its_positions(conn: Connection, queue: str) -> None:
