@@ -6,16 +6,8 @@ import pytest
 
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_console import ROLE, Client, Console, post
+from tests.fixtures.fix_console import OWNER, Client, Console, get, post
 from tests.fixtures.fix_db import Connection
-
-ADMIN = "postgres"
-
-
-def get(client: Client, url: str, status: int = 200) -> str:
-    answer = client.get(url, headers={ROLE: ADMIN})
-    assert answer.status_code == status, answer.text
-    return answer.text
 
 
 @pytest.fixture
@@ -59,7 +51,7 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     assert "has failed 1 time" in shown
     assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
-        get(client, wrong, 404)
+        get(client, wrong, status=404)
 
 
 def test_a_consumer_is_moved_after_a_preview(
@@ -76,20 +68,20 @@ def test_a_consumer_is_moved_after_a_preview(
         shown = get(client, f"{page}&to={to}")
         assert any(each in shown for each in told.split("|")), to
     assert at(conn) == before
-    moved = post(client, f"{page}&to=first", ADMIN, action="seek", to="first", **{"from": "0"})
+    moved = post(client, f"{page}&to=first", OWNER, action="seek", to="first", **{"from": "0"})
     assert moved.status_code == 409
     assert at(conn) == before
     given = {"action": "seek", "to": "first", "from": str(before)}
-    assert post(client, f"{page}&to=first", ADMIN, **given).status_code == 303
+    assert post(client, f"{page}&to=first", OWNER, **given).status_code == 303
     assert at(conn) < before
 
 
 def test_a_consumer_is_unregistered_by_typing_its_name(
     conn: Connection, client: Client, page: str
 ) -> None:
-    assert post(client, page, ADMIN, action="unregister", confirm="x").status_code == 409
+    assert post(client, page, OWNER, action="unregister", confirm="x").status_code == 409
     assert "loses 1 events" in get(client, page)
-    assert post(client, page, ADMIN, action="unregister", confirm="billing").status_code == 303
+    assert post(client, page, OWNER, action="unregister", confirm="billing").status_code == 303
     assert Admin(conn).get_consumer_info() == []
 
 
@@ -104,10 +96,10 @@ def test_a_group_is_shown_by_partition_resized_and_dropped(
         assert "group of" in shown
         assert "mailing#0" not in shown
         assert "Move it" not in shown
-    assert post(client, page, ADMIN, action="resize", partitions="x").status_code == 409
-    assert post(client, page, ADMIN, action="resize", partitions="3").status_code == 303
+    assert post(client, page, OWNER, action="resize", partitions="x").status_code == 409
+    assert post(client, page, OWNER, action="resize", partitions="3").status_code == 303
     [group] = GroupAdmin(conn).get_group_info(queue)
     assert group.partitions == 3
-    assert post(client, page, ADMIN, action="unpark", key="x").status_code == 409
-    assert post(client, page, ADMIN, action="unregister", confirm="mailing").status_code == 303
+    assert post(client, page, OWNER, action="unpark", key="x").status_code == 409
+    assert post(client, page, OWNER, action="unregister", confirm="mailing").status_code == 303
     assert GroupAdmin(conn).get_group_info(queue) == []

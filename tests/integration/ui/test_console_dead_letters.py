@@ -7,17 +7,10 @@ import pytest
 from pgqpy.admin import Admin
 from pgqpy.ui import _dead_letters
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_console import HOST, ROLE, Client, Console, csrf, post
+from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, Console, csrf, get, post
 from tests.fixtures.fix_db import Connection
 
-ADMIN = "postgres"
 COUNT = "select count(*) from pgq.dead_letter"
-
-
-def get(client: Client, url: str, status: int = 200, role: str = ADMIN) -> str:
-    answer = client.get(url, headers={ROLE: role})
-    assert answer.status_code == status, answer.text
-    return answer.text
 
 
 @pytest.fixture
@@ -59,24 +52,24 @@ def test_dead_letters_are_grouped_by_error_and_found(
     assert "no &lt;i&gt;order&lt;/i&gt;" in letter
     assert "&#34;id&#34;: 1" in letter
     for wrong in ("0", "x", "9" * 30):
-        get(client, f"/dead_letter?id={wrong}", 404)
+        get(client, f"/dead_letter?id={wrong}", status=404)
     Admin(conn).restrict_queue(queue)
     conn.execute("create role ui_test_reader in role pgq_reader")
     try:
         assert "/dead_letter?" not in get(client, "/dead_letters", role="ui_test_reader")
-        get(client, f"/dead_letter?id={first}", 404, role="ui_test_reader")
+        get(client, f"/dead_letter?id={first}", status=404, role="ui_test_reader")
     finally:
         conn.execute("drop role ui_test_reader")
 
 
 def test_one_is_replayed_edited_or_purged(conn: Connection, queue: str, client: Client) -> None:
     first, second, third = give_up(conn, queue, 3)
-    assert post(client, f"/dead_letter?id={first}", ADMIN, action="replay").status_code == 303
+    assert post(client, f"/dead_letter?id={first}", OWNER, action="replay").status_code == 303
     page = f"/dead_letter?id={second}"
-    assert post(client, page, ADMIN, action="edit", data="{").status_code == 409
+    assert post(client, page, OWNER, action="edit", data="{").status_code == 409
     assert ops.value(conn, COUNT) == 2
-    assert post(client, page, ADMIN, action="edit", data='{"id": 2}').status_code == 303
-    assert post(client, f"/dead_letter?id={third}", ADMIN, action="purge").status_code == 303
+    assert post(client, page, OWNER, action="edit", data='{"id": 2}').status_code == 303
+    assert post(client, f"/dead_letter?id={third}", OWNER, action="purge").status_code == 303
     assert ops.value(conn, COUNT) == 0
     assert "Retries that wait" in get(client, "/dead_letters")
     conn.execute("select pgq.maint_retry_events()")
@@ -107,10 +100,10 @@ def test_all_that_were_found_are_changed_in_the_background(
     preview = get(client, f"/dead_letters?queue={queue}&preview=purge")
     assert "5 dead letters" in preview
     assert "deleted for good" in preview
-    asked = post(client, "/dead_letters?preview=purge", ADMIN, action="purge", queue="none")
+    asked = post(client, "/dead_letters?preview=purge", OWNER, action="purge", queue="none")
     assert asked.status_code == 409
     given = {"action": "purge", "queue": queue}
-    assert post(client, "/dead_letters?preview=purge", ADMIN, **given).status_code == 303
+    assert post(client, "/dead_letters?preview=purge", OWNER, **given).status_code == 303
     assert "done, 5" in ended(client)
     assert ops.value(conn, COUNT) == 0
     logged = "select al_action, al_count from pgq.action_log order by al_id"
@@ -125,7 +118,7 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     give_up(conn, queue, 100)
     page = "/dead_letters?preview=purge"
     form = csrf(get(client, page))
-    headers = {ROLE: ADMIN, "Origin": HOST}
+    headers = {ROLE: OWNER, "Origin": HOST}
     purge = {"csrf": form, "action": "purge", "queue": queue}
     assert client.post(page, data=purge, headers=headers).status_code == 303
     # One at a time.
@@ -137,6 +130,6 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     left = ops.value(conn, COUNT)
     assert left > 0
     Admin(conn).unregister_consumer(queue, "billing")
-    assert post(client, page, ADMIN, action="replay", queue=queue).status_code == 303
+    assert post(client, page, OWNER, action="replay", queue=queue).status_code == 303
     assert "after 0." in ended(client)
     assert ops.value(conn, COUNT) == left

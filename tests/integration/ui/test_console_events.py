@@ -10,16 +10,8 @@ import pytest
 
 from pgqpy.admin import Admin
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_console import ROLE, Client, Console, post
+from tests.fixtures.fix_console import OWNER, ROLE, Client, Console, get, post
 from tests.fixtures.fix_db import Connection
-
-ADMIN = "postgres"
-
-
-def get(client: Client, url: str, role: str = ADMIN, status: int = 200) -> str:
-    answer = client.get(url, headers={ROLE: role})
-    assert answer.status_code == status, answer.text
-    return answer.text
 
 
 def add(conn: Connection, queue: str, data: str | None, ev_type: str = "order") -> int:
@@ -135,7 +127,7 @@ def test_an_event_is_inserted_by_roles_that_may(
         assert 'name="action"' not in get(client, page, "ui_test_reader")
         fields = {"action": "insert", "type": "order", "data": '{"id": 3}', "extra2": "b"}
         assert post(client, page, "ui_test_writer", **fields).status_code == 303
-        assert post(client, page, ADMIN, action="insert", type="").status_code == 409
+        assert post(client, page, OWNER, action="insert", type="").status_code == 409
         # Of a restricted queue a role without the right sees nothing.
         admin = Admin(conn)
         admin.restrict_queue(queue)
@@ -154,7 +146,7 @@ def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Clie
     lines = get(client, f"/events?name={queue}&download=jsonl").splitlines()
     assert [json.loads(each)["type"] for each in lines] == ["order", "refund"]
     assert "4711" not in lines[0]
-    answer = client.get(f"/events?name={queue}&type=refund&download=csv", headers={ROLE: ADMIN})
+    answer = client.get(f"/events?name={queue}&type=refund&download=csv", headers={ROLE: OWNER})
     assert "attachment" in answer.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(answer.text))
     assert row["data"] == 'a "quoted", line\nand another'
