@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection, create_database, drop_database
 from tests.fixtures.fix_reference import missing_on_purpose
 from tests.fixtures.fix_ticker import PATIENCE, eventually
@@ -162,7 +163,11 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
     root.run("remove-table", "pgq_*.*")
     root.run("remove-seq", "pgq_*.*")
     assert root.replicates_ours() == set()
-    # Only now: a copy that has heard of the mistake, and not of its end, cannot add a sequence.
+    # Copies begin after the last tick. One that hears of the mistake later, and not yet of its end,
+    # cannot add a table or sequence.
+    tick = ops.value(root.conn, "select max(tick_id) from pgq.tick")
+    root.conn.execute("select pgq.force_tick('replika')")
+    eventually(root.conn, "select max(tick_id) > %s from pgq.tick", tick)
     branch.run("create-branch", "branch", branch.dsn, f"--provider={root.dsn}")
     leaf.run("create-leaf", "leaf", leaf.dsn, f"--provider={branch.dsn}")
     for node in (root, branch):
