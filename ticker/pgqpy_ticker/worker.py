@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import psycopg
 
@@ -22,6 +23,8 @@ from pgqpy_ticker.observe import Observe
 from pgqpy_ticker.problem import Problem, Unanswered
 from pgqpy_ticker.served import Served, State
 from pgqpy_ticker.tick import Tick
+
+_UNLOCK = "select pg_catalog.pg_advisory_unlock_all()"
 
 
 class RoundFailed(Exception):
@@ -104,6 +107,10 @@ class Worker:
             except psycopg.Error as error:
                 if connection.closed:
                     raise
+                # Otherwise the next session may find the lead taken by this one, which is not gone.
+                with suppress(psycopg.Error):
+                    async with answering(database):
+                        await connection.execute(_UNLOCK)
                 raise RoundFailed(error) from error
         finally:
             await connection.close()
