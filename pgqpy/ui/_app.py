@@ -37,7 +37,9 @@ from pgqpy.ui import (
     _consumers,
     _dead_letters,
     _events,
+    _flow,
     _overview,
+    _periodic,
     _queues,
     _server,
     _tasks,
@@ -47,10 +49,12 @@ from pgqpy.ui._bulk import Changes
 from pgqpy.ui._database import Database, ReadOnly, Visit
 from pgqpy.ui._dead_letters import DeadLetterNotFound
 from pgqpy.ui._events import EventNotFound
+from pgqpy.ui._flow import FlowNotFound
 from pgqpy.ui._history import History
 from pgqpy.ui._live import Live
 from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page
+from pgqpy.ui._periodic import PeriodicTaskNotFound
 from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
 from pgqpy.ui._tasks import TaskNotFound
 from pgqpy.ui._view import Done, File, Look, View
@@ -71,6 +75,8 @@ VIEWS = [
     *_consumers.VIEWS,
     *_dead_letters.VIEWS,
     *_tasks.VIEWS,
+    *_periodic.VIEWS,
+    *_flow.VIEWS,
     *_server.VIEWS,
     *_audit.VIEWS,
 ]
@@ -455,7 +461,9 @@ def _status(error: PgqError, other: int = 409) -> int:
     match error:
         case QueueNotFound() | EventNotFound() | ConsumerNotRegistered():
             return 404
-        case TaskQueueNotFound() | TaskNotFound() | DeadLetterNotFound():
+        case TaskQueueNotFound() | TaskNotFound() | PeriodicTaskNotFound() | FlowNotFound():
+            return 404
+        case DeadLetterNotFound():
             return 404
         case PermissionDenied() | ReadOnly():
             return 403

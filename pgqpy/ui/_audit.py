@@ -28,7 +28,7 @@ select al_time as time, al_role as role, al_action as action, al_arguments as ar
 """
 #: Fields of forms that say nothing, and those that may hold secrets of users.
 UNNAMED = {"csrf", "action", "confirm"}
-PAYLOADS = {"data", "payload", "extra1", "extra2", "extra3", "extra4"}
+PAYLOADS = {"data", "payload", "headers", "extra1", "extra2", "extra3", "extra4"}
 
 
 def log(visit: Visit, action: str, given: Mapping[str, str], count: int | None) -> None:

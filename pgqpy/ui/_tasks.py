@@ -1,24 +1,61 @@
-"""Task queues: the list, one queue by state, and one task."""
+"""Task queues: the list with workers and periodic tasks, one queue, one task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from pgqpy.errors import PermissionDenied, PgqError, TaskConflict, TaskQueueNotFound
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from pgqpy.cli._tasks.queue import PARAMETERS
+from pgqpy.errors import (
+    InvalidParameter,
+    PermissionDenied,
+    PgqError,
+    TaskConflict,
+    TaskQueueNotFound,
+    translate_errors,
+)
 from pgqpy.tasks import Tasks
+from pgqpy.ui import _chosen
+from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
+from pgqpy.ui._periodic import schedules
 from pgqpy.ui._view import Done, Look, View
 
-STATES = ("available", "claimed", "scheduled", "held", "stopped")
-#: Tasks on a page.
-SHOWN = 100
-CHANGES = {
-    "retry": "pgq_task.requeue(text, jsonb, integer)",
-    "cancel": "pgq_task.cancel(bigint, text)",
-    "delete": "pgq_task.remove_tasks(text, jsonb, integer, boolean)",
-}
+#: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
+SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
+#: Characters of a payload that can be edited.
+LONGEST = 200_000
+CREATE = "pgq_task.create_queue(text)"
+GET_LIMITS = "pgq_task.get_limits(text)"
+REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
+LIMITS = ("max_running", "max_running_per_key", "rate", "rate_per_key")
+
+WORKERS = """
+select claimant, count(*) as tasks, array_agg(distinct queue) as queues,
+       min(last_attempt) as since, min(at) as lease
+  from pgq_task.list_tasks(null, '{"status": "claimed"}', %s)
+ group by claimant
+ order by since
+ limit %s
+"""
+GROUPS = """
+select case jsonb_typeof(payload) when 'object' then payload ->> 'task' end as kind,
+       regexp_replace(split_part(error, e'\n', 1), '[0-9]+', '#', 'g') as error,
+       count(*), min(created) as first, max(coalesce(last_attempt, created)) as last
+  from pgq_task.list_tasks(%s, %s, %s)
+ group by 1, 2
+ order by 3 desc, 1, 2
+ limit %s
+"""
+# As text: written back as it was read, it is the same value.
+SETTINGS = "select {} from pgq_task.get_queue_info(%s, 1)".format(
+    ", ".join(f"{name}::text" for name in PARAMETERS)
+)
 
 
 class TaskNotFound(PgqError):
@@ -27,26 +64,75 @@ class TaskNotFound(PgqError):
 
 def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
-    return {"tasks": Tasks(look.visit.conn).queues(max_count=COUNTED)}
+    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
+        workers = cursor.execute(WORKERS, [GROUPED, LARGEST + 1]).fetchall()
+    return {
+        "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
+        "schedules": schedules(look),
+        "workers": workers[:LARGEST],
+        "more_workers": len(workers) > LARGEST,
+        "may_create": not look.visit.read_only and look.visit.may_call(CREATE),
+    }
 
 
 def task_queue(look: Look) -> dict[str, Any]:
     _require(look)
-    tasks = Tasks(look.visit.conn)
-    if "*" in look.name:
-        raise TaskQueueNotFound(f"queue {look.name!r} does not exist: * stands for several")
-    [info] = tasks.queues(look.name, max_count=COUNTED)
-    state = look.query.get("state", "")
-    given = {"status": state} if state in STATES else {}
-    found = [] if info.total is None else tasks.list(look.name, given, max_tasks=SHOWN + 1)
+    conn, name = look.visit.conn, look.name
+    tasks = Tasks(conn)
+    if "*" in name:
+        raise TaskQueueNotFound(f"queue {name!r} does not exist: * stands for several")
+    [info] = tasks.queues(name, max_count=COUNTED)
+    problem, found, groups, done = None, [], [], []
+    with conn.cursor(row_factory=dict_row) as cursor:
+        settings = cursor.execute(SETTINGS.encode(), [name]).fetchone()
+        if info.total is not None:
+            try:
+                with conn.transaction():
+                    which = _chosen.conditions(look.query)
+                    found = tasks.list(name, which, max_tasks=SHOWN + 1)
+                    arguments = [name, Jsonb(which), GROUPED, LARGEST]
+                    groups = cursor.execute(GROUPS, arguments).fetchall()
+            except PgqError as error:
+                problem = error
+            if info.keep:
+                done = tasks.finished(name, max_tasks=FINISHED)
+    may_read_limits = look.visit.may_call(GET_LIMITS)
+    preview = allowed(look).get(look.query.get("preview", "")) if found else None
     return {
         "queue": info,
-        "states": STATES,
-        "state": state,
+        "states": _chosen.STATES,
+        "given": _chosen.fields(look.query),
         "has_errors": _exists(look, info.error_queue),
+        "problem": problem,
         "found": found[:SHOWN],
         "more": len(found) > SHOWN,
+        "groups": [each | {"part": _part(each["error"])} for each in groups],
+        "done": done,
+        "limits": next(iter(tasks.limits(name)), None) if may_read_limits else None,
+        "limit_names": LIMITS,
+        "settings": settings,
+        "meanings": PARAMETERS,
+        "changes_of": _offered(look, any(_origin(each.headers) for each in found)),
+        "preview": look.query.get("preview") if preview else None,
+        "change": preview,
+        # Not while the page is only kept up to date.
+        "count": lambda: _chosen.count(conn, name, look.query),
+        "most": _chosen.MOST,
+        "may_configure": may_read_limits and not look.visit.read_only,
     }
+
+
+def _offered(look: Look, has_failed: bool) -> dict[str, _chosen.Change]:
+    return {name: each for name, each in allowed(look).items() if name != "retry" or has_failed}
+
+
+def _origin(headers: dict[str, Any] | None) -> str | None:
+    return (headers or {}).get("origin")
+
+
+def _part(error: str | None) -> str:
+    """The longest part of an error that has no number."""
+    return max((error or "").split("#"), key=len)
 
 
 def _exists(look: Look, queue: str) -> bool:
@@ -57,49 +143,152 @@ def _exists(look: Look, queue: str) -> bool:
         return False
 
 
+def page_of(queue: str) -> str:
+    """Return the page of a task queue."""
+    return f"/task_queue?{urlencode({'name': queue})}"
+
+
+def create(look: Look, form: Mapping[str, str]) -> Done:
+    name = form.get("name", "").strip()
+    created = Tasks(look.visit.conn).create_queue(name)
+    return Done(
+        f"created task queue {name}" if created else f"task queue {name} exists already",
+        page_of(name),
+    )
+
+
+def configure(look: Look, form: Mapping[str, str]) -> Done:
+    """Set what the viewer has changed: others may have set the rest since."""
+    changed = [
+        name for name in PARAMETERS if name in form and form[name] != form.get(f"before_{name}")
+    ]
+    for name in changed:
+        Tasks(look.visit.conn).set_config(look.name, name, form[name].strip() or None)
+    return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
+
+
+def limit(look: Look, form: Mapping[str, str]) -> Done:
+    given = {name: form.get(name, "").strip() for name in LIMITS}
+    for name, text in given.items():
+        if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InvalidParameter(
+                f"{name} is {text!r:.80}", hint="give a whole number, or nothing: no limit"
+            )
+    period = form.get("rate_period", "").strip()
+    with translate_errors():
+        [[seconds]] = look.visit.conn.execute(
+            "select extract(epoch from %s::interval)::float8", [period or "1 minute"]
+        ).fetchall()
+    limits = {name: int(text) if text else None for name, text in given.items()}
+    Tasks(look.visit.conn).set_limits(look.name, **limits, rate_period=seconds)
+    return Done(f"set the limits of {look.name}")
+
+
+def switch(past: str, change: Callable[[Tasks, str], None]) -> Callable[..., Done]:
+    """Return the action that pauses or resumes the queue of the page."""
+
+    def act(look: Look, form: Mapping[str, str]) -> Done:
+        change(Tasks(look.visit.conn), look.name)
+        return Done(f"{past} {look.name}")
+
+    return act
+
+
+def drop(look: Look, form: Mapping[str, str]) -> Done:
+    if form.get("confirm") != look.name:
+        raise InvalidParameter(
+            "the queue was not dropped: the name typed is another one",
+            hint=f"type {look.name} to drop it",
+        )
+    Tasks(look.visit.conn).drop_queue(look.name, force="force" in form)
+    return Done(f"dropped task queue {look.name}", "/task_queues")
+
+
+# --- one task
+
+
 def task(look: Look) -> dict[str, Any]:
     tasks = Tasks(look.visit.conn)
     found = next(iter(tasks.list(filter={"ids": [_id(look)]})), None)
     if found is None:
         raise _gone(look)
+    headers = found.headers or {}
     return {
         "task": found,
         "progress": next(iter(tasks.progress(ids=[found.id])), None),
-        "origin": (found.headers or {}).get("origin"),
-        "may": {
-            name
-            for name, function in CHANGES.items()
-            if not look.visit.read_only and look.visit.may_call(function)
+        "origin": headers.get("origin"),
+        "flow": headers.get("flow"),
+        "changes_of": {
+            name: each
+            for name, each in _offered(look, bool(headers.get("origin"))).items()
+            if found.status != "claimed" or name == "cancel"
         },
+        # A masked payload cannot be edited: the mask would be written.
+        "written": None if look.masks else json.dumps(found.payload, ensure_ascii=False, indent=2),
+        "longest": LONGEST,
     }
 
 
-def retry(look: Look, form: Mapping[str, str]) -> Done:
-    return _change(look, form, "sent back", Tasks.requeue)
+def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:
+    """Return the action that changes the task of the page."""
+    change = CHANGES[name]
 
+    def act(look: Look, form: Mapping[str, str]) -> Done:
+        tasks, number = Tasks(look.visit.conn), _id(look)
+        queue = form.get("queue", "")
+        if not change.apply(tasks, queue, [number], form.get("value", "").strip()):
+            raise TaskConflict(
+                f"task {number} cannot be {change.past}",
+                hint="a worker has it, it has left the queue, or it came from no other queue",
+            )
+        stays = bool(tasks.list(filter={"ids": [number]}))
+        return Done(f"{change.past} task {number}", "" if stays else page_of(queue), 1)
 
-def delete(look: Look, form: Mapping[str, str]) -> Done:
-    return _change(look, form, "deleted", Tasks.remove)
+    return act
 
 
 def cancel(look: Look, form: Mapping[str, str]) -> Done:
-    gone = Tasks(look.visit.conn).cancel(_id(look), "cancelled in the console")
+    gone = Tasks(look.visit.conn).cancel(_id(look), _chosen.CANCELLED)
     told = "deleted: no worker had it" if gone else "its worker is told"
-    return Done(f"cancelled task {_id(look)}: {told}", _page_of(form) if gone else "")
+    return Done(
+        f"cancelled task {_id(look)}: {told}", page_of(form.get("queue", "")) if gone else "", 1
+    )
 
 
-def _change(look: Look, form: Mapping[str, str], past: str, change: Any) -> Done:
-    tasks, number = Tasks(look.visit.conn), _id(look)
-    if not change(tasks, form.get("queue", ""), {"ids": [number]}):
-        raise TaskConflict(
-            f"task {number} cannot be {past}",
-            hint="a worker has it, it has left the queue, or it came from no other queue",
-        )
-    return Done(f"{past} task {number}", _page_of(form))
+def edit(look: Look, form: Mapping[str, str]) -> Done:
+    """Give the task another payload, if it is as the viewer has seen it."""
+    if look.masks:
+        raise InvalidParameter("payloads are masked here, so they cannot be edited")
+    version = form.get("version", "")
+    if not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise InvalidParameter("the version of the task is missing", hint="load the page again")
+    try:
+        payload = json.loads(form.get("payload", ""))
+    except ValueError as error:
+        raise InvalidParameter(
+            f"the new payload is no JSON: {error}", hint="nothing was changed"
+        ) from None
+    changed = {"id": _id(look), "version": int(version), "payload": payload}
+    Tasks(look.visit.conn).modify(changes=[changed])
+    return Done(f"task {_id(look)} has another payload", count=1)
 
 
-def _page_of(form: Mapping[str, str]) -> str:
-    return f"/task_queue?{urlencode({'name': form.get('queue', '')})}"
+def finished_task(look: Look) -> dict[str, Any]:
+    found = next(iter(Tasks(look.visit.conn).finished(look.name, ids=[_id(look)])), None)
+    if found is None:
+        raise _gone(look)
+    return {
+        "task": found,
+        "flow": (found.headers or {}).get("flow"),
+        "may_replay": not look.visit.read_only and look.visit.may_call(REPLAY),
+    }
+
+
+def replay(look: Look, form: Mapping[str, str]) -> Done:
+    pushed = Tasks(look.visit.conn).replay(look.name, ids=[_id(look)])
+    if not pushed:
+        raise _gone(look)
+    return Done(f"pushed task {_id(look)} again: {pushed[0]}", f"/task?id={pushed[0]}", 1)
 
 
 def _require(look: Look) -> None:
@@ -122,7 +311,27 @@ def _gone(look: Look) -> TaskNotFound:
 
 
 VIEWS = [
-    View("task_queues", "Tasks", task_queues, menu="task_queues"),
-    View("task_queue", "Task queue", task_queue, menu="task_queues"),
-    View("task", "Task", task, {"retry": retry, "cancel": cancel, "delete": delete}, "task_queues"),
+    View("task_queues", "Tasks", task_queues, {"create": create}, menu="task_queues"),
+    View(
+        "task_queue",
+        "Task queue",
+        task_queue,
+        {name: _chosen.change_all(name) for name in CHANGES}
+        | {
+            "configure": configure,
+            "limit": limit,
+            "pause": switch("paused", Tasks.pause),
+            "resume": switch("resumed", Tasks.resume),
+            "drop": drop,
+        },
+        menu="task_queues",
+    ),
+    View(
+        "task",
+        "Task",
+        task,
+        {name: change_one(name) for name in CHANGES} | {"cancel": cancel, "edit": edit},
+        menu="task_queues",
+    ),
+    View("finished_task", "Finished task", finished_task, {"replay": replay}, menu="task_queues"),
 ]

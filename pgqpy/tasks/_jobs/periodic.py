@@ -76,6 +76,12 @@ class Cron:
                 f"{expression!r:.80} is never due", hint="Look at its day and month."
             ) from None
 
+    def explain(self) -> str:
+        """Return when it is due, in words: ``At 02:30 on Monday through Friday``."""
+        if self._every is not None:
+            return f"Every {self._every.total_seconds():.0f} s"
+        return str(CronSim(self.expression, datetime(2000, 1, 1, tzinfo=UTC)).explain())
+
     def after(self, time: datetime) -> Iterator[datetime]:
         """Yield the due times, in UTC, from the first one after ``time`` on."""
         last = time

@@ -1,0 +1,142 @@
+"""A flow of tasks as a graph: its steps from left to right, each behind those it waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from pgqpy.errors import InvalidTask, PgqError
+from pgqpy.tasks import FlowStep, Tasks
+from pgqpy.ui._view import Look, View
+
+#: Steps that are drawn singly, boxes in the drawing, steps in the table.
+SINGLE, BOXES, LISTED = 40, 200, 200
+WIDTH, HEIGHT, GAP_X, GAP_Y = 170, 44, 50, 16
+TONES = {"finished": "good", "failed": "bad", "removed": "bad", "claimed": "warn"}
+
+
+class FlowNotFound(PgqError):
+    """There is no flow of this number."""
+
+
+@dataclass(slots=True)
+class Box:
+    """One step, or all with the same name and distance from the start."""
+
+    column: int
+    row: int
+    name: str
+    states: Counter[str] = field(default_factory=Counter)
+    after: set[int] = field(default_factory=set)
+    task: int | None = None
+
+    @property
+    def tone(self) -> str:
+        tones = {TONES.get(state, "plain") for state in self.states}
+        for tone in ("bad", "warn", "plain"):
+            if tone in tones:
+                return tone
+        return "good"
+
+    @property
+    def says(self) -> str:
+        if self.task is not None:
+            return next(iter(self.states))
+        return ", ".join(f"{count:,} {state}" for state, count in self.states.most_common())
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return 2 + self.column * (WIDTH + GAP_X), 2 + self.row * (HEIGHT + GAP_Y)
+
+
+def boxes(steps: list[FlowStep]) -> list[Box]:
+    """Arrange steps, those with lower numbers first. Many of them are drawn together."""
+    single = len(steps) <= SINGLE
+    column: dict[int, int] = {}
+    found: dict[tuple[int, object], int] = {}
+    box_of: dict[int, int] = {}
+    rows: Counter[int] = Counter()
+    drawn: list[Box] = []
+    for step in steps:
+        column[step.nr] = at = max((column[each] + 1 for each in step.after), default=0)
+        name = step.name or step.queue
+        key = at, step.nr if single else name
+        if key not in found:
+            found[key] = len(drawn)
+            drawn.append(Box(at, rows[at], name, task=step.id if single else None))
+            rows[at] += 1
+        box_of[step.nr] = found[key]
+        box = drawn[found[key]]
+        box.states[step.state or "not readable"] += 1
+        box.after |= {box_of[each] for each in step.after}
+    return drawn
+
+
+def draw(drawn: list[Box], address: str) -> Markup:
+    """Draw boxes and what each waits for; ``address`` leads to the task of an id."""
+    shown = drawn[:BOXES]
+    lines, rects = Markup(""), Markup("")
+    for box in shown:
+        x, y = box.place
+        for before in sorted(box.after):
+            a, b = shown[before].place
+            a, b, middle = a + WIDTH, b + HEIGHT // 2, x - GAP_X // 2
+            lines += Markup('<path d="M{} {}C{} {} {} {} {} {}"/>').format(
+                a, b, middle, b, middle, y + HEIGHT // 2, x, y + HEIGHT // 2
+            )
+        inner = Markup(
+            '<rect x="{}" y="{}" width="{}" height="{}" rx="5" class="{}"/>'
+            '<text x="{}" y="{}">{}</text><text x="{}" y="{}" class="quiet">{}</text>'
+        ).format(
+            *(x, y, WIDTH, HEIGHT, box.tone),
+            *(x + 9, y + 19, _short(box.name)),
+            *(x + 9, y + 35, _short(box.says)),
+        )
+        title = Markup("<title>{}: {}</title>").format(box.name, box.says)
+        if box.task is None:
+            rects += Markup("<g>{}{}</g>").format(title, inner)
+        else:
+            rects += Markup('<a href="{}">{}{}</a>').format(f"{address}{box.task}", title, inner)
+    wide = max(box.place[0] for box in shown) + WIDTH + 2
+    high = max(box.place[1] for box in shown) + HEIGHT + 2
+    return Markup(
+        '<svg class="graph" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="group"'
+        ' aria-label="Steps of the flow">{2}{3}</svg>'
+    ).format(wide, high, lines, rects)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:23]}…"
+
+
+def flow(look: Look) -> dict[str, Any]:
+    text = look.query.get("id", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise _unknown(text)
+    try:
+        with look.visit.conn.transaction():
+            steps = Tasks(look.visit.conn).flow(int(text))
+    except InvalidTask:
+        raise _unknown(text) from None
+    return {
+        "id": text,
+        "steps": steps[:LISTED],
+        "total": len(steps),
+        "states": Counter(step.state or "not readable" for step in steps),
+        "boxes": boxes(steps),
+        "most": BOXES,
+        "draw": draw,
+        "tones": TONES,
+    }
+
+
+def _unknown(text: str) -> FlowNotFound:
+    return FlowNotFound(
+        f"there is no flow {text:.80}", hint="a flow is known until a day after its end"
+    )
+
+
+VIEWS = [View("flow", "Flow", flow, menu="task_queues")]
