@@ -20,10 +20,10 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 import pgqpy.ui
 from benchmarks._servers import database, ticker
+from pgqpy.doctor._history import History
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from pgqpy.ui import _app
-from pgqpy.ui._history import History
 from tests.fixtures import shop
 from tests.fixtures.fix_console import serving
 

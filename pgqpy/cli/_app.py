@@ -45,6 +45,7 @@ COMMANDS = {
     ),
     "task": ("_tasks:task", "Push tasks, work on them, look at them, and repair them."),
     "ticker": ("_ticker:ticker", "Run the ticker in the foreground until SIGTERM or Ctrl-C."),
+    "top": ("_top:top", "Watch queues, consumers, tasks, workers and problems on a full screen."),
     "ui": ("_ui:ui", "Serve the console: queues, consumers and tasks in the browser."),
 }
 

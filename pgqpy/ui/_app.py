@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import pgqpy
+from pgqpy.doctor._history import History
 from pgqpy.errors import (
     ConnectionFailed,
     ConsumerNotRegistered,
@@ -50,7 +51,6 @@ from pgqpy.ui._database import Database, ReadOnly, Visit
 from pgqpy.ui._dead_letters import DeadLetterNotFound
 from pgqpy.ui._events import EventNotFound
 from pgqpy.ui._flow import FlowNotFound
-from pgqpy.ui._history import History
 from pgqpy.ui._live import Live
 from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page

@@ -14,11 +14,11 @@ from pgqpy.admin import Admin
 from pgqpy.cli._events.event import EVENT_STATES, details
 from pgqpy.cli._events.event_file import event_keys
 from pgqpy.cli._events.peek import Wanted, newest, one, since_then
+from pgqpy.doctor._history import COUNTERS
 from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
 from pgqpy.event import Event
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, text_masked
-from pgqpy.ui._overview import COUNTERS
 from pgqpy.ui._view import Done, File, Look, View
 
 #: Events on a page, and in a file.

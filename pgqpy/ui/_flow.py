@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -31,7 +32,8 @@ class Box:
     name: str
     states: Counter[str] = field(default_factory=Counter)
     after: set[int] = field(default_factory=set)
-    task: int | None = None
+    #: The one step that it is.
+    step: FlowStep | None = None
 
     @property
     def tone(self) -> str:
@@ -43,7 +45,7 @@ class Box:
 
     @property
     def says(self) -> str:
-        if self.task is not None:
+        if self.step is not None:
             return next(iter(self.states))
         return ", ".join(f"{count:,} {state}" for state, count in self.states.most_common())
 
@@ -66,7 +68,7 @@ def boxes(steps: list[FlowStep]) -> list[Box]:
         key = at, step.nr if single else name
         if key not in found:
             found[key] = len(drawn)
-            drawn.append(Box(at, rows[at], name, task=step.id if single else None))
+            drawn.append(Box(at, rows[at], name, step=step if single else None))
             rows[at] += 1
         box_of[step.nr] = found[key]
         box = drawn[found[key]]
@@ -75,8 +77,15 @@ def boxes(steps: list[FlowStep]) -> list[Box]:
     return drawn
 
 
-def draw(drawn: list[Box], address: str) -> Markup:
-    """Draw boxes and what each waits for; ``address`` leads to the task of an id."""
+def address(step: FlowStep, root: str) -> str:
+    """Return the page of a step's task."""
+    if step.state in ("finished", "removed"):
+        return f"{root}/finished_task?{urlencode({'name': step.queue, 'id': step.id})}"
+    return f"{root}/task?id={step.id}"
+
+
+def draw(drawn: list[Box], root: str) -> Markup:
+    """Draw boxes and what each waits for; a single step leads to its task."""
     shown = drawn[:BOXES]
     lines, rects = Markup(""), Markup("")
     for box in shown:
@@ -96,10 +105,10 @@ def draw(drawn: list[Box], address: str) -> Markup:
             *(x + 9, y + 35, _short(box.says)),
         )
         title = Markup("<title>{}: {}</title>").format(box.name, box.says)
-        if box.task is None:
+        if box.step is None:
             rects += Markup("<g>{}{}</g>").format(title, inner)
         else:
-            rects += Markup('<a href="{}">{}{}</a>').format(f"{address}{box.task}", title, inner)
+            rects += Markup('<a href="{}">{}{}</a>').format(address(box.step, root), title, inner)
     wide = max(box.place[0] for box in shown) + WIDTH + 2
     high = max(box.place[1] for box in shown) + HEIGHT + 2
     return Markup(
@@ -129,6 +138,7 @@ def flow(look: Look) -> dict[str, Any]:
         "boxes": boxes(steps),
         "most": BOXES,
         "draw": draw,
+        "address": address,
         "tones": TONES,
     }
 

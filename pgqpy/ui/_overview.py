@@ -6,28 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pgqpy.doctor._history import SPAN, History
 from pgqpy.doctor._queues import Status, status_of
 from pgqpy.doctor._readings import read
 from pgqpy.doctor._status import ConsumerState, QueueState, QueueStatus, judge
 from pgqpy.tasks import Tasks
-from pgqpy.ui._history import SPAN, History
 from pgqpy.ui._view import Look, View
 
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
-
-#: The event sequence at the newest tick of each queue: what has come in.
-COUNTERS = """
-select q.queue_name, t.tick_event_seq
-  from pgq.queue q
- cross join lateral (
-       select tick_event_seq
-         from pgq.tick
-        where tick_queue = q.queue_id
-        order by tick_id desc
-        limit 1) t
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +62,7 @@ def read_status(look: Look, queue: str | None = None) -> Status:
     conn = look.visit.conn
     status = status_of(judge(read(conn, queue, look.patience), look.patience))
     if queue is None:
-        newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
-        counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}
-        for each in status.queues:
-            for consumer in each.consumers:
-                if consumer.pending_events is not None and each.queue in newest:
-                    position = newest[each.queue] - consumer.pending_events
-                    counts["out", each.queue, consumer.consumer] = position
-        look.history.add(status.server.time.timestamp(), counts)
+        look.history.read(conn, status)
     return status
 
 

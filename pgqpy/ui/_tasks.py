@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy.cli._tasks.queue import PARAMETERS
+from pgqpy.doctor._workers import task_workers
 from pgqpy.errors import (
     InvalidParameter,
     PermissionDenied,
@@ -35,14 +36,6 @@ GET_LIMITS = "pgq_task.get_limits(text)"
 REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
 LIMITS = ("max_running", "max_running_per_key", "rate", "rate_per_key")
 
-WORKERS = """
-select claimant, count(*) as tasks, array_agg(distinct queue) as queues,
-       min(last_attempt) as since, min(at) as lease
-  from pgq_task.list_tasks(null, '{"status": "claimed"}', %s)
- group by claimant
- order by since
- limit %s
-"""
 GROUPS = """
 select case jsonb_typeof(payload) when 'object' then payload ->> 'task' end as kind,
        regexp_replace(split_part(error, e'\n', 1), '[0-9]+', '#', 'g') as error,
@@ -64,8 +57,7 @@ class TaskNotFound(PgqError):
 
 def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
-    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-        workers = cursor.execute(WORKERS, [GROUPED, LARGEST + 1]).fetchall()
+    workers = task_workers(look.visit.conn, LARGEST + 1)
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
         "schedules": schedules(look),

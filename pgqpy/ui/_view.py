@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from pgqpy.connection import Connection
+from pgqpy.doctor._history import History
 from pgqpy.ui._database import Visit
-from pgqpy.ui._history import History
 from pgqpy.ui._mask import Steps
 
 

@@ -1,4 +1,4 @@
-"""Rates and their last hour, from what the console has read while pages are looked at."""
+"""Rates and their last hour, from what was read while the console or `pgqpy top` is looked at."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pgqpy.connection import Connection
+from pgqpy.doctor._queues import Status
+
 #: How long is remembered, and how often something new is, in seconds.
 SPAN = 3600.0
 EVERY = 15.0
+
+#: The event sequence at the newest tick of each queue: what has come in.
+COUNTERS = """
+select q.queue_name, t.tick_event_seq
+  from pgq.queue q
+ cross join lateral (
+       select tick_event_seq
+         from pgq.tick
+        where tick_queue = q.queue_id
+        order by tick_id desc
+        limit 1) t
+"""
 
 
 @dataclass(slots=True)
@@ -60,3 +75,14 @@ class History:
         """The sum of some rates; None if none is known yet."""
         rates = [rate for name in names if (rate := self[name].rate) is not None]
         return sum(rates) if rates else None
+
+    def read(self, conn: Connection, status: Status) -> None:
+        """Add what has come into each queue, and what each consumer has read."""
+        newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
+        counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}
+        for each in status.queues:
+            for consumer in each.consumers:
+                if consumer.pending_events is not None and each.queue in newest:
+                    position = newest[each.queue] - consumer.pending_events
+                    counts["out", each.queue, consumer.consumer] = position
+        self.add(status.server.time.timestamp(), counts)
