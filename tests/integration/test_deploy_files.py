@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pgqpy_ticker.metrics import page
 from tests.fixtures.fix_db import Connection
+from tests.unit.test_cli_commands import check_example
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -89,3 +95,93 @@ def test_the_sql_of_panels_runs_as_a_reader(conn: Connection, queue: str) -> Non
                 pytest.fail(f"{panel['title']}: {error}")
     filled = {title for title, found in rows.items() if found}
     assert filled >= {"What fails", "Queues", "Lag of consumers", "Task queues"}
+
+
+# --- units, compose, Kubernetes
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+MANIFESTS = [*yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())]
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each container, with the description of its pod."""
+    for manifest in MANIFESTS:
+        if "template" in manifest["spec"]:
+            template = manifest["spec"]["template"]
+            for container in template["spec"]["containers"]:
+                yield container, template["spec"]
+
+
+def commands() -> Iterator[list[str]]:
+    for unit in UNITS:
+        found = configparser.RawConfigParser(strict=False)
+        found.read(unit)
+        yield shlex.split(found["Service"]["ExecStart"])[1:]
+    for service in COMPOSE["services"].values():
+        if "command" in service:
+            yield service["command"]
+    for container, _ in containers():
+        yield container["args"]
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: shlex.join(command)[:40])
+def test_a_service_runs_a_command_that_exists(command: list[str]) -> None:
+    check_example(shlex.join(["pgqpy", *command]))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_knows_all_that_a_unit_says(unit: Path, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    # An instance, with a program that is here; systemd before 253 does not know notify-reload.
+    text = re.sub("/opt/pgqpy/bin/pgqpy", "/bin/true", unit.read_text())
+    copy = tmp_path / unit.name.replace("@", "@one")
+    copy.write_text(text.replace("notify-reload", "notify"))
+    done = subprocess.run([analyze, "verify", copy], check=False, capture_output=True, text=True)
+    assert unit.stem.partition("@")[0] not in done.stdout + done.stderr
+
+
+def test_what_the_compose_file_names_is_in_it() -> None:
+    services = COMPOSE["services"]
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+        assert {name.partition(":")[0] for name in service.get("volumes", [])} <= set(
+            COMPOSE["volumes"]
+        )
+    assert services["schema"]["restart"] == "no"
+
+
+def test_manifests_for_kubernetes_fit_together() -> None:
+    labels = []
+    for manifest in MANIFESTS:
+        spec = manifest["spec"]
+        if manifest["kind"] == "Deployment":
+            labels.append(spec["template"]["metadata"]["labels"])
+            assert spec["selector"]["matchLabels"] == labels[-1]
+        elif manifest["kind"] == "Service":
+            assert spec["selector"] in labels
+    for container, _ in containers():
+        ports = {port["name"] for port in container.get("ports", [])}
+        for probe in [container[name] for name in container if name.endswith("Probe")]:
+            assert next(iter(probe.values()))["port"] in ports
+        assert container["securityContext"]["runAsNonRoot"]
+
+
+def test_a_worker_has_more_time_to_stop_than_it_takes() -> None:
+    """Each place says it in its own way."""
+    given = [
+        int(re.findall(r"TimeoutStopSec=(\d+)", unit.read_text())[0])
+        for unit in UNITS
+        if "--stop-timeout" in unit.read_text()
+    ]
+    given.append(int(COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")))
+    given += [
+        pod["terminationGracePeriodSeconds"]
+        for container, pod in containers()
+        if "--stop-timeout" in container["args"]
+    ]
+    takes = [int(args[args.index("--stop-timeout") + 1]) for args in commands() if "work" in args]
+    assert len(given) == len(takes) == 3
+    assert min(given) > max(takes)
