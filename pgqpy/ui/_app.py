@@ -43,6 +43,7 @@ from pgqpy.ui import (
     _periodic,
     _queues,
     _server,
+    _spark,
     _tasks,
 )
 from pgqpy.ui._audit import log
@@ -77,6 +78,7 @@ VIEWS = [
     *_tasks.VIEWS,
     *_periodic.VIEWS,
     *_flow.VIEWS,
+    *_spark.VIEWS,
     *_server.VIEWS,
     *_audit.VIEWS,
 ]
