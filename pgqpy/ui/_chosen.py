@@ -203,6 +203,8 @@ def change_all(name: str) -> Callable[[Look, Mapping[str, str]], Done]:
 
     def act(look: Look, form: Mapping[str, str]) -> Done:
         queue, value = look.name, form.get("value", "").strip()
+        if "*" in queue:
+            raise InvalidParameter("a change is for the tasks of one queue", hint="name it")
         which = Jsonb(conditions(form))
         [[ids]] = look.visit.conn.execute(IDS, [queue, which, MOST]).fetchall()
         if not ids:

@@ -23,6 +23,7 @@ from pgqpy.errors import (
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
+from pgqpy.ui._mask import masked
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._view import Done, Look, View
@@ -31,6 +32,7 @@ from pgqpy.ui._view import Done, Look, View
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
 #: Characters of a payload that can be edited.
 LONGEST = 200_000
+LIST = "pgq_task.list_tasks(text, jsonb, integer)"
 CREATE = "pgq_task.create_queue(text)"
 GET_LIMITS = "pgq_task.get_limits(text)"
 REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
@@ -57,12 +59,13 @@ class TaskNotFound(PgqError):
 
 def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
-    workers = task_workers(look.visit.conn, LARGEST + 1)
+    # None: the role may not look at tasks.
+    workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may_call(LIST) else None
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
         "schedules": schedules(look),
-        "workers": workers[:LARGEST],
-        "more_workers": len(workers) > LARGEST,
+        "workers": workers and workers[:LARGEST],
+        "more_workers": len(workers or ()) > LARGEST,
         "may_create": not look.visit.read_only and look.visit.may_call(CREATE),
     }
 
@@ -75,9 +78,10 @@ def task_queue(look: Look) -> dict[str, Any]:
         raise TaskQueueNotFound(f"queue {name!r} does not exist: * stands for several")
     [info] = tasks.queues(name, max_count=COUNTED)
     problem, found, groups, done = None, [], [], []
+    may_read = info.total is not None and look.visit.may_call(LIST)
     with conn.cursor(row_factory=dict_row) as cursor:
         settings = cursor.execute(SETTINGS.encode(), [name]).fetchone()
-        if info.total is not None:
+        if may_read:
             try:
                 with conn.transaction():
                     which = _chosen.conditions(look.query)
@@ -92,13 +96,17 @@ def task_queue(look: Look) -> dict[str, Any]:
     preview = allowed(look).get(look.query.get("preview", "")) if found else None
     return {
         "queue": info,
+        "may_read": may_read,
         "states": _chosen.STATES,
         "given": _chosen.fields(look.query),
         "has_errors": _exists(look, info.error_queue),
         "problem": problem,
         "found": found[:SHOWN],
         "more": len(found) > SHOWN,
-        "groups": [each | {"part": _part(each["error"])} for each in groups],
+        "groups": [
+            each | {"part": _part(each["error"]), "shown": _shown(each["kind"], look)}
+            for each in groups
+        ],
         "done": done,
         "limits": next(iter(tasks.limits(name)), None) if may_read_limits else None,
         "limit_names": LIMITS,
@@ -120,6 +128,12 @@ def _offered(look: Look, has_failed: bool) -> dict[str, _chosen.Change]:
 
 def _origin(headers: dict[str, Any] | None) -> str | None:
     return (headers or {}).get("origin")
+
+
+def _shown(kind: str | None, look: Look) -> str | None:
+    """Return the kind, which is a part of payloads, as the masks show it."""
+    shown: Any = masked({"task": kind}, look.masks)
+    return None if kind is None else str(shown["task"])
 
 
 def _part(error: str | None) -> str:

@@ -196,8 +196,34 @@ def test_one_task_is_changed(client: Client, tasks: Tasks) -> None:
     assert tasks.list("mails")[0].payload == {"to": "ann"}
 
 
-def test_masked_payloads_are_not_edited(dsn: str, console: Console, tasks: Tasks) -> None:
-    number, client = tasks.push("mails", {"card": "4711"}), console(dsn, mask=["$.card"])
+def test_a_role_that_may_only_push_sees_sizes_and_no_tasks(
+    client: Client, tasks: Tasks, conn: Connection
+) -> None:
+    tasks.push("mails", "secret")
+    tasks.claim("mails")
+    conn.execute(f"create role {READER} in role pgq_writer".encode())
+    try:
+        assert "Your role may not look at tasks." in get(client, "/task_queues", READER)
+        assert "You may not read this queue." in get(client, page(), READER)
+    finally:
+        conn.execute(f"drop role {READER}".encode())
+
+
+def test_a_change_is_for_one_queue(client: Client, tasks: Tasks) -> None:
+    tasks.push("mails", 1)
+    own = csrf(get(client, page(preview="cancel")))
+    for action in _chosen.CHANGES:
+        data = {"csrf": own, "action": action, "value": "mails"}
+        url = "/task_queue?name=mai*"
+        answer = client.post(url, data=data, headers={ROLE: OWNER, "Origin": HOST})
+        assert answer.status_code in (404, 409)
+    assert statuses(tasks) == ["available"]
+
+
+def test_masked_payloads_are_not_edited_nor_shown(dsn: str, console: Console, tasks: Tasks) -> None:
+    client = console(dsn, mask=["$.card", "$.task"])
+    number = tasks.push("mails", {"card": "4711", "task": "s3cret"})
+    assert "s3cret" not in get(client, page())
     one = f"/task?id={number}"
     assert "4711" not in get(client, one)
     edited = {"action": "edit", "version": "1", "payload": "{}"}
