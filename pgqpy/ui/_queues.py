@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -97,11 +97,22 @@ def create(look: Look, form: Mapping[str, str]) -> Done:
     )
 
 
+def changed_in(form: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Return the fields that the viewer has changed: others may have set the rest since."""
+    return [name for name in names if name in form and form[name] != form.get(f"before_{name}")]
+
+
+def require_name(look: Look, form: Mapping[str, str]) -> None:
+    """Raise InvalidParameter unless the viewer has typed the queue's name."""
+    if form.get("confirm") != look.name:
+        raise InvalidParameter(
+            "the queue was not dropped: the name typed is another one",
+            hint=f"type {look.name} to drop it",
+        )
+
+
 def configure(look: Look, form: Mapping[str, str]) -> Done:
-    """Set what the viewer has changed: others may have set the rest since."""
-    changed = [
-        name for name in PARAMETERS if name in form and form[name] != form.get(f"before_{name}")
-    ]
+    changed = changed_in(form, PARAMETERS)
     for name in changed:
         Admin(look.visit.conn).set_queue_config(look.name, name, form[name].strip() or None)
     return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
@@ -114,11 +125,7 @@ def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def drop(look: Look, form: Mapping[str, str]) -> Done:
-    if form.get("confirm") != look.name:
-        raise InvalidParameter(
-            "the queue was not dropped: the name typed is another one",
-            hint=f"type {look.name} to drop it",
-        )
+    require_name(look, form)
     Admin(look.visit.conn).drop_queue(look.name, force="force" in form)
     return Done(f"dropped queue {look.name}", "/queues")
 

@@ -26,6 +26,7 @@ from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import masked
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
 from pgqpy.ui._periodic import schedules
+from pgqpy.ui._queues import changed_in, require_name
 from pgqpy.ui._view import Done, Look, View
 
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
@@ -164,10 +165,7 @@ def create(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def configure(look: Look, form: Mapping[str, str]) -> Done:
-    """Set what the viewer has changed: others may have set the rest since."""
-    changed = [
-        name for name in PARAMETERS if name in form and form[name] != form.get(f"before_{name}")
-    ]
+    changed = changed_in(form, PARAMETERS)
     for name in changed:
         Tasks(look.visit.conn).set_config(look.name, name, form[name].strip() or None)
     return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
@@ -201,11 +199,7 @@ def switch(past: str, change: Callable[[Tasks, str], None]) -> Callable[..., Don
 
 
 def drop(look: Look, form: Mapping[str, str]) -> Done:
-    if form.get("confirm") != look.name:
-        raise InvalidParameter(
-            "the queue was not dropped: the name typed is another one",
-            hint=f"type {look.name} to drop it",
-        )
+    require_name(look, form)
     Tasks(look.visit.conn).drop_queue(look.name, force="force" in form)
     return Done(f"dropped task queue {look.name}", "/task_queues")
 

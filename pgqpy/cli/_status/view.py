@@ -15,7 +15,8 @@ from pgqpy.doctor import Finding
 from pgqpy.doctor._queues import Status
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
 
-_STYLES = {
+#: Consumers and queues by their states, the worst last.
+STYLES = {
     ConsumerState.OK: "green",
     ConsumerState.BEHIND: "yellow",
     ConsumerState.FAILING: "bold red",
@@ -70,7 +71,7 @@ def _table(queues: list[QueueStatus]) -> Table:
 
 
 def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
-    state = Text(queue.state, _STYLES[queue.state])
+    state = Text(queue.state, STYLES[queue.state])
     if queue.rotation_held_by:
         state.append(", rotation held", "yellow")
     if queue.retry_events:
@@ -93,7 +94,7 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
 
 
 def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tuple[Text, ...]:
-    state = Text(consumer.state, _STYLES[consumer.state])
+    state = Text(consumer.state, STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
     if consumer.failing is not None:

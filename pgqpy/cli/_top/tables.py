@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pgqpy._runtime.words import brief, plural, rate
+from pgqpy.cli._status.view import STYLES
 from pgqpy.cli._tasks.choice import compact
 from pgqpy.connection import Connection
 from pgqpy.doctor._history import History
@@ -19,16 +20,6 @@ from pgqpy.tasks import TaskInfo, TaskQueueInfo, Tasks
 #: Tasks of an opened queue or worker.
 SHOWN = 200
 
-STYLES = {
-    ConsumerState.OK: "green",
-    ConsumerState.BEHIND: "yellow",
-    ConsumerState.FAILING: "bold red",
-    ConsumerState.STUCK: "bold red",
-    QueueState.TICKING: "green",
-    QueueState.PAUSED: "yellow",
-    QueueState.EXTERNAL: "cyan",
-    QueueState.NO_TICKER: "bold red",
-}
 #: Consumers and queues that are worse come first.
 WORST = {each: nr for nr, each in enumerate(STYLES)}
 
