@@ -28,7 +28,7 @@ from pgqpy.doctor._queues import status_of
 from pgqpy.doctor._readings import read
 from pgqpy.doctor._status import judge
 from pgqpy.doctor._workers import task_workers
-from pgqpy.errors import PermissionDenied, PgqError
+from pgqpy.errors import PermissionDenied
 from pgqpy.tasks import Tasks
 
 #: Tasks of each kind that are counted; workers that are listed.
@@ -103,6 +103,7 @@ class Reader:
         self._ended = False
         self._last: tuple[Reading | None, Opened | None, Table | None, str] = None, None, None, ""
         self.wakes, self._wake = os.pipe()
+        os.set_blocking(self.wakes, False)
         # It may wait for a server that does not answer: the process does not wait for it.
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -124,7 +125,6 @@ class Reader:
     def show(self, screen: Screen) -> None:
         """Give the screen what was read last, unless it is paused."""
         with suppress(BlockingIOError):
-            os.set_blocking(self.wakes, False)
             os.read(self.wakes, 65536)
         reading, opened, found, problem = self._last
         screen.problem = problem
@@ -142,8 +142,10 @@ class Reader:
             try:
                 with connect(self._dsn) as conn:
                     self._read_on(conn)
-            except (PgqError, psycopg.Error) as error:
-                self._tell(f"{str(error).strip().splitlines()[0]}: what is shown is old")
+            except Exception as error:
+                # Also a bug: the screen must not stand still and say nothing.
+                told = str(error).strip().partition("\n")[0] or type(error).__name__
+                self._tell(f"{told}: what is shown is old")
                 self._pause(AWAY)
 
     def _read_on(self, conn: Connection) -> None:
@@ -170,12 +172,18 @@ def read_all(conn: Connection, history: History, patience: timedelta) -> Reading
     """Read what all tabs show, and add it to the history."""
     status = status_of(judge(read(conn, None, patience), patience))
     history.read(conn, status)
+    # The rates now: the history changes with the next reading, while this one is drawn.
+    out = {
+        (queue.queue, each.consumer): history["out", queue.queue, each.consumer].rate
+        for queue in status.queues
+        for each in queue.consumers
+    }
     try:
         with conn.transaction():
             tasks = Tasks(conn).queues(max_count=COUNTED)
-            return Reading(status, history, tasks, task_workers(conn, WORKERS))
+            return Reading(status, out, tasks, task_workers(conn, WORKERS))
     except (PermissionDenied, psycopg.errors.InsufficientPrivilege):
-        return Reading(status, history, None, None)
+        return Reading(status, out, None, None)
 
 
 @contextmanager

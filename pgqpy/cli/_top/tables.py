@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +11,6 @@ from pgqpy._runtime.words import brief, plural, rate
 from pgqpy.cli._status.view import STYLES
 from pgqpy.cli._tasks.choice import compact
 from pgqpy.connection import Connection
-from pgqpy.doctor._history import History
 from pgqpy.doctor._queues import Status
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
 from pgqpy.doctor._workers import TaskWorker
@@ -70,7 +69,8 @@ class Reading:
     """What was read at once. Task queues and workers are None if the role may not see them."""
 
     status: Status
-    history: History
+    #: Events a second that each consumer of a queue has read; None: not known yet.
+    out: Mapping[tuple[str, str], float | None]
     tasks: list[TaskQueueInfo] | None
     workers: list[TaskWorker] | None
 
@@ -103,22 +103,24 @@ def queues(reading: Reading) -> Table:
     """Return a line for each queue of events."""
     return Table(
         ("Queue", "State", "In/s", "Out/s", "Lag", "Unread", "Consumers", "Retries", "Dead"),
-        [_queue(each, reading.history) for each in reading.status.queues],
+        [_queue(each, reading.out) for each in reading.status.queues],
         order=1,
         reverse=True,
         empty="no queues yet; make one: pgqpy queue create NAME",
     )
 
 
-def _queue(queue: QueueStatus, history: History) -> Row:
+def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> Row:
     lags = [each.lag for each in queue.consumers if each.lag is not None]
     unread = [each.pending_events for each in queue.consumers if each.pending_events is not None]
+    rates = [out.get((queue.queue, each.consumer)) for each in queue.consumers]
+    known = [each for each in rates if each is not None]
     held = ", rotation held" if queue.rotation_held_by else ""
     cells = (
         _name(queue.queue),
         _state(queue.state, held),
         _rate(queue.events_per_second),
-        _rate(history.rate(("out", queue.queue, each.consumer) for each in queue.consumers)),
+        _rate(sum(known) if known else None),
         _lasting(max(lags, default=None)),
         _count(max(unread) + (queue.unticked_events or 0) if unread else None),
         _count(len(queue.consumers)),
@@ -134,7 +136,7 @@ def consumers(reading: Reading) -> Table:
     return Table(
         ("Queue", "Consumer", "State", "Lag", "Unread", "Out/s", "Seen", "Batch", "Dead"),
         [
-            _consumer(queue, each, reading.history)
+            _consumer(queue, each, reading.out.get((queue.queue, each.consumer)))
             for queue in reading.status.queues
             for each in queue.consumers
         ],
@@ -144,7 +146,7 @@ def consumers(reading: Reading) -> Table:
     )
 
 
-def _consumer(queue: QueueStatus, each: ConsumerStatus, history: History) -> Row:
+def _consumer(queue: QueueStatus, each: ConsumerStatus, out: float | None) -> Row:
     failing = each.failing
     unread = each.pending_events
     cells = (
@@ -153,7 +155,7 @@ def _consumer(queue: QueueStatus, each: ConsumerStatus, history: History) -> Row
         _state(each.state, f", {plural(failing.attempts, 'time')}" if failing else ""),
         _lasting(each.lag),
         _count(None if unread is None else unread + (queue.unticked_events or 0)),
-        _rate(history["out", queue.queue, each.consumer].rate),
+        _rate(out),
         _lasting(each.last_seen),
         _count(each.current_batch),
         _count(each.dead_letters, "yellow"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
@@ -74,9 +73,14 @@ def screen(conn: Connection) -> Screen:
 
 def test_tabs_show_all_there_is(screen: Screen) -> None:
     assert sorted(names(screen)) == ["clicks", "orders"]
-    for key, found in {"2": "billing", "3": "mails", "4": "vm|-", "5": "ticker"}.items():
+    assert screen.reading is not None
+    assert screen.reading.workers
+    [worker] = screen.reading.workers
+    for key, found in {"2": "billing", "3": "mails", "4": worker.claimant}.items():
         press(screen, key)
-        assert re.search(found, look(screen)), key
+        assert found in look(screen), key
+    press(screen, "5")
+    assert "no problems" in look(screen).splitlines()[3]
     press(screen, "tab")
     assert screen.tab == "queues"
 
@@ -110,8 +114,6 @@ def test_lines_are_found_as_one_types(screen: Screen) -> None:
 
 
 def test_a_queue_opens_its_consumers_and_a_consumer_a_text(screen: Screen) -> None:
-    press(screen, "<", "down")
-    assert names(screen)[1] == "clicks" or screen.selected is not None
     press(screen, "/", *"orders", "enter", "enter")
     assert names(screen, 1) == ["billing", "search"]
     press(screen, "end", "enter")
@@ -172,6 +174,19 @@ def test_sequences_of_the_terminal_are_keys() -> None:
 
 def test_without_a_terminal_it_says_what_to_do(cli: Cli) -> None:
     assert "pgqpy status --watch" in cli.fails("top")
+
+
+def test_rates_are_those_of_the_reading_whatever_is_read_next(
+    conn: Connection, screen: Screen
+) -> None:
+    history = History()
+    for number in (0, 100):
+        history.add(number, {("out", "orders", "billing"): number * 3.0})
+    history.read = lambda *_: None  # type: ignore[method-assign]
+    screen.reading = read_all(conn, history, timedelta(minutes=5))
+    history.add(200, {})
+    press(screen, "2", "/", *"billing", "enter")
+    assert names(screen, 5) == ["3.0"]
 
 
 # --- the program
