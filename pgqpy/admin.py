@@ -19,6 +19,7 @@ from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
     BatchInfo,
     ConsumerInfo,
+    ConsumerPause,
     Contract,
     ContractInfo,
     EventPlace,
@@ -169,6 +170,23 @@ class Admin(_Calls):
     def unregister_consumer(self, queue: str, consumer: str) -> int:
         """Unregister a consumer with its retries; return the number of registrations removed."""
         return int(self._value("unregister_consumer", queue, consumer))
+
+    def pause_consumer(self, queue: str, consumer: str) -> bool:
+        """Pause a consumer or a group: it opens no batch until `resume_consumer`.
+
+        An open batch is still finished. What it has not read waits for it, and rotation with that.
+        False if it was paused already.
+        """
+        return bool(self._value("pause_consumer", queue, consumer))
+
+    def resume_consumer(self, queue: str, consumer: str) -> bool:
+        """End the pause of a consumer or a group; False if it was not paused."""
+        return bool(self._value("resume_consumer", queue, consumer))
+
+    def get_paused_consumers(self, queue: str | None = None) -> list[ConsumerPause]:
+        """Return the consumers and the partitions of groups that are paused, of a queue or all."""
+        rows = self._rows("get_paused_consumers", queue)
+        return [ConsumerPause.from_row(row) for row in rows]
 
     def get_consumer_info(
         self, queue: str | None = None, consumer: str | None = None

@@ -96,6 +96,16 @@ class ConsumerInfo(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerPause(_Row):
+    """A consumer, or a partition of a group, that is paused (pgq.get_paused_consumers)."""
+
+    queue_name: str
+    consumer_name: str
+    #: Start of the pause.
+    paused: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class EventPlace(_Row):
     """Where an event is: itself (``consumer`` None), or for a consumer (pgq.where_is_event).
 

@@ -15,7 +15,7 @@ COMMANDS = {
     "capture": ("_events.capture:capture", "Turn the changes of tables into events."),
     "consumer": (
         "_events.consumer:consumer",
-        "Register and unregister consumers, list them, move them.",
+        "Register and unregister consumers, list, pause and move them.",
     ),
     "contract": (
         "_events.contract:contract",

@@ -38,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
     _queues.CHECKS["failing consumers"],
     _queues.CHECKS["stuck consumers"],
     _storage.backlogs,
+    _queues.CHECKS["paused consumers"],
     _queues.CHECKS["parked keys"],
     _storage.dead_letters,
     _storage.poison_tasks,

@@ -97,6 +97,20 @@ def stuck_consumers(state: Judgement) -> Iterator[Finding]:
     yield ok("all consumers that are behind work")
 
 
+def paused_consumers(state: Judgement) -> Iterator[Finding]:
+    """Consumers and groups that are paused (pgq.pause_consumer), and what waits for them."""
+    for queue in state.queues:
+        for consumers in _by_group(state, queue, ConsumerState.PAUSED):
+            paused = [each for _, each in consumers]
+            group = consumers[0][0]
+            name = paused[0].consumer if group is None else group.name
+            yield note(
+                f"{queue.queue}: {name} is paused, {_behind(queue, paused)}",
+                f"to end it: pgqpy consumer resume {quote(queue.queue)} {quote(name)}",
+            )
+    yield ok("no consumer is paused")
+
+
 def parked_keys(state: Judgement) -> Iterator[Finding]:
     """Keys of consumer groups whose events are parked and not retried by themselves."""
     known = {queue.queue for queue in state.queues}
@@ -183,6 +197,7 @@ QUEUES: dict[str, tuple[Callable[[Judgement], Iterator[Finding]], tuple[str, ...
     "ticks": (ticks, ()),
     "failing consumers": (failing_consumers, ("pgq.failing_consumer",)),
     "stuck consumers": (stuck_consumers, ()),
+    "paused consumers": (paused_consumers, ("pgq.get_paused_consumers(text)",)),
     "parked keys": (parked_keys, ("pgq.get_group_info(text,text)",)),
     "rotation": (rotation, ()),
     "locks of strangers": (strangers, ("pgq.get_foreign_locks()",)),

@@ -18,7 +18,7 @@ from psycopg.rows import class_row
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection
 from pgqpy.consumer.progress import BatchProgress
-from pgqpy.models import ConsumerInfo, QueueInfo
+from pgqpy.models import ConsumerInfo, ConsumerPause, QueueInfo
 
 Row = TypeVar("Row")
 
@@ -40,8 +40,9 @@ select current_database() as database,
 
 # Not every role may read all of it; every role may ask whether it may.
 MAY_READ = """
-select bool_and(case when name like '%%(%%' then has_function_privilege(name, 'execute')
-                     else has_table_privilege(name, 'select') end)
+select bool_and(coalesce(case when name like '%%(%%'
+                              then has_function_privilege(to_regprocedure(name), 'execute')
+                              else has_table_privilege(to_regclass(name), 'select') end, false))
   from unnest(%s::text[]) as name
 """
 
@@ -93,6 +94,10 @@ select queue_name as queue, group_name as name, partitions,
             else 0
         end as keys_given_up
   from pgq.get_group_info(%s)
+"""
+
+PAUSED = """
+select * from pgq.get_paused_consumers(%s)
 """
 
 # A consumer with a long batch publishes its progress in the name of its session.
@@ -251,6 +256,7 @@ class Readings:
     foreign_locks: list[ForeignLock]
     failures: list[Failure]
     failing: dict[tuple[str, str], Failing]
+    paused: dict[tuple[str, str], datetime]
 
 
 def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings:
@@ -266,6 +272,8 @@ def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings
         dead_letters = {(name, by): number for name, by, number in conn.execute(DEAD_LETTERS)}
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     failing = _rows(conn, Failing, FAILING, needs=["pgq.failing_consumer"])
+    needs = ["pgq.get_paused_consumers(text)"]
+    paused = _rows(conn, ConsumerPause, PAUSED, [queue], needs=needs)
     return Readings(
         server,
         queues,
@@ -285,6 +293,7 @@ def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings
         _rows(conn, ForeignLock, FOREIGN_LOCKS, needs=["pgq.get_foreign_locks()"]),
         _rows(conn, Failure, FAILURES, needs=["pgq.ticker_failure"]),
         {(each.queue, each.consumer): each for each in failing},
+        {(each.queue_name, each.consumer_name): each.paused for each in paused},
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pgqpy.consumer.progress import BatchProgress
@@ -24,6 +24,7 @@ class ConsumerState(StrEnum):
     """The state of a consumer."""
 
     OK = "ok"
+    PAUSED = "paused"  # it opens no batches until it is resumed
     BEHIND = "behind"  # it works, and its position is old
     FAILING = "failing"  # its open batch failed, and is retried
     STUCK = "stuck"  # its position is old, and it has not been seen since
@@ -52,6 +53,8 @@ class ConsumerStatus:
     dead_letters: int | None
     progress: BatchProgress | None
     failing: Failing | None
+    #: Start of its pause.
+    paused: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,10 @@ def _consumer(
     # A consumer is seen when it opens or finishes a batch; a batch may take longer than that.
     away = info.last_seen is not None and info.last_seen > patience and progress is None
     state = ConsumerState.OK
-    if failing is not None:
+    paused = readings.paused.get((info.queue_name, info.consumer_name))
+    if paused is not None:
+        state = ConsumerState.PAUSED
+    elif failing is not None:
         state = ConsumerState.FAILING
     elif behind:
         state = ConsumerState.STUCK if away else ConsumerState.BEHIND
@@ -185,4 +191,5 @@ def _consumer(
         dead_letters=_dead_letters(readings, info.queue_name, info.consumer_name),
         progress=progress,
         failing=failing,
+        paused=paused,
     )

@@ -19,9 +19,10 @@ from pgqpy.models import GroupInfo, Start
 from pgqpy.ui._overview import read_status
 from pgqpy.ui._view import Done, Look, View
 
-WORST = ("stuck", "failing", "behind", "ok")
+WORST = ("stuck", "failing", "behind", "paused", "ok")
 SEEK = "pgq.register_consumer_at(text, text, bigint)"
 UNREGISTER = "pgq.unregister_consumer(text, text)"
+PAUSE = "pgq.pause_consumer(text, text)"
 RESIZE = "pgq.resize_group(text, text, integer)"
 
 # The oldest tick that is kept, the position, and the newest one.
@@ -71,7 +72,12 @@ def consumer(look: Look) -> dict[str, Any]:
         raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {name!r}")
     may = {
         action: not look.visit.read_only and look.visit.may_call(function)
-        for action, function in {"seek": SEEK, "unregister": UNREGISTER, "resize": RESIZE}.items()
+        for action, function in {
+            "seek": SEEK,
+            "unregister": UNREGISTER,
+            "pause": PAUSE,
+            "resize": RESIZE,
+        }.items()
     }
     values: dict[str, Any] = {
         "queue": status,
@@ -80,6 +86,9 @@ def consumer(look: Look) -> dict[str, Any]:
         "group": group,
         "partitions": [],
         "parked": [],
+        "paused": next(
+            (each.paused for each in status.consumers if _is(each, queue, name, group)), None
+        ),
         "place": None,
         "sessions": [],
         "to": look.query.get("to", ""),
@@ -102,6 +111,13 @@ def consumer(look: Look) -> dict[str, Any]:
             # Not while the page is only kept up to date.
             values["preview"] = partial(_preview, look, queue, itself, values["to"])
     return values
+
+
+def _is(each: ConsumerStatus, queue: str, name: str, group: GroupInfo | None) -> bool:
+    """Return whether it is the consumer, or a partition of the group."""
+    if group is None:
+        return each.consumer == name
+    return _group_of(queue, each.consumer, [group]) == name
 
 
 def _preview(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[str, PgqError | None]:
@@ -173,6 +189,20 @@ def seek(look: Look, form: Mapping[str, str]) -> Done:
     return Done(f"moved {name} from tick {at.last_tick} to {tick}: {does}", page_of(queue, name))
 
 
+def pause(look: Look, form: Mapping[str, str]) -> Done:
+    """Pause a consumer or group."""
+    queue, name = _names(look)
+    done = Admin(look.visit.conn).pause_consumer(queue, name)
+    return Done(f"{name} {'is' if done else 'was already'} paused")
+
+
+def resume(look: Look, form: Mapping[str, str]) -> Done:
+    """End the pause of a consumer or group."""
+    queue, name = _names(look)
+    done = Admin(look.visit.conn).resume_consumer(queue, name)
+    return Done(f"{name} {'goes on' if done else 'was not paused'}")
+
+
 def unregister(look: Look, form: Mapping[str, str]) -> Done:
     """Unregister a consumer, or drop a group."""
     queue, name = _names(look)
@@ -217,7 +247,14 @@ VIEWS = [
         "consumer",
         "Consumer",
         consumer,
-        {"seek": seek, "unregister": unregister, "resize": resize, "unpark": unpark},
+        {
+            "seek": seek,
+            "pause": pause,
+            "resume": resume,
+            "unregister": unregister,
+            "resize": resize,
+            "unpark": unpark,
+        },
         menu="consumers",
     ),
 ]

@@ -12,7 +12,8 @@ declare
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer(text, text, text)', 'find_tick(text, text)',
         'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
-        'advance_consumer(text, text, bigint)',
+        'advance_consumer(text, text, bigint)', 'pause_consumer(text, text)', 'resume_consumer(text, text)',
+        'get_paused_consumers(text)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',

@@ -234,6 +234,13 @@ def lagging_consumer(place: Place) -> Iterator[str]:
         yield "slow is 1 h and "
 
 
+@fault("paused consumers", Verdict.NOTE)
+def paused_consumer(place: Place) -> Iterator[str]:
+    with registered(place, "waits"):
+        place.conn.execute("select pgq.pause_consumer(%s, 'waits')", [place.queue])
+        yield "waits is paused, last seen"
+
+
 @fault("parked keys", Verdict.WARNING)
 def given_up_key(place: Place) -> Iterator[str]:
     class Fails(pgqpy.GroupConsumer):

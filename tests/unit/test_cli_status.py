@@ -65,6 +65,7 @@ HEALTHY = Readings(
     foreign_locks=[],
     failures=[],
     failing={},
+    paused={},
 )
 
 

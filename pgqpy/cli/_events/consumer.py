@@ -101,7 +101,7 @@ position_options = options(
 
 @click.group(cls=Group)
 def consumer() -> None:
-    """Register and unregister consumers, list them, move them."""
+    """Register and unregister consumers, list, pause and move them."""
 
 
 consumer_arguments = options(queue_argument, click.argument("consumer", type=CONSUMER))
@@ -158,6 +158,35 @@ def unregister(conn: Connection, queue: str, consumer: str) -> None:
         )
     Admin(conn).unregister_consumer(queue, consumer)
     say(f"unregistered consumer {consumer} from queue {queue}")
+
+
+@consumer.command("pause", role="pgq_reader")
+@consumer_arguments
+def pause(conn: Connection, queue: str, consumer: str) -> None:
+    """Pause a consumer or a group: it gets no more batches.
+
+    A batch that it has open is still finished. The events that it has not read wait for it, and
+    keep their tables from being emptied.
+
+    Examples:
+      pgqpy consumer pause flights delay_counter
+    """
+    done = Admin(conn).pause_consumer(queue, consumer)
+    say(f"consumer {consumer} of queue {queue} {'is paused' if done else 'was paused already'}")
+
+
+@consumer.command("resume", role="pgq_reader")
+@consumer_arguments
+def resume(conn: Connection, queue: str, consumer: str) -> None:
+    """End the pause of a consumer or a group.
+
+    It goes on with the first event that it has not read.
+
+    Examples:
+      pgqpy consumer resume flights delay_counter
+    """
+    done = Admin(conn).resume_consumer(queue, consumer)
+    say(f"consumer {consumer} of queue {queue} {'goes on' if done else 'was not paused'}")
 
 
 @consumer.command("list", role="pgq_reader")

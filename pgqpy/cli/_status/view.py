@@ -18,6 +18,7 @@ from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, Queu
 #: Consumers and queues by their states, the worst last.
 STYLES = {
     ConsumerState.OK: "green",
+    ConsumerState.PAUSED: "yellow",
     ConsumerState.BEHIND: "yellow",
     ConsumerState.FAILING: "bold red",
     ConsumerState.STUCK: "bold red",
@@ -97,6 +98,8 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     state = Text(consumer.state, STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+    if consumer.paused is not None:
+        state.append(f" since {shown(consumer.paused)}", "default")
     if consumer.failing is not None:
         state.append(f", {plural(consumer.failing.attempts, 'time')}", "default")
     if consumer.dead_letters:

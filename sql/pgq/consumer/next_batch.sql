@@ -210,6 +210,9 @@ begin
             cur_tick := pgq._get_tick(r.sub_queue, p.pos_next_tick);
             exit;
         end if;
+        if r.reg_paused is not null then
+            return;
+        end if;
 
         cur_tick := pgq._next_batch_tick(r.sub_queue, last_tick, i_min_lag, i_min_count, i_min_interval, i_max_count);
         if cur_tick.tick_id is null then

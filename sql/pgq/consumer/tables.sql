@@ -10,7 +10,7 @@ create table pgq.consumer (
 create sequence pgq.batch_id_seq;
 create sequence pgq.subscription_sub_id_seq as int4;
 
--- The static part of a subscription. Changing a position locks this row; the row is never rewritten.
+-- The static part of a subscription. Changing a position locks this row; the row is not written.
 create table pgq.registration (
     reg_id          int4    not null generated always as identity,
     sub_id          int4    not null default nextval('pgq.subscription_sub_id_seq'),
@@ -18,6 +18,9 @@ create table pgq.registration (
     sub_consumer    int4    not null,
     -- true for a partition of a consumer group: only members of the group take its batches
     reg_is_partition boolean not null default false,
+    -- start of the pause, in which it opens no batch; null if it is not paused. Workers that share its events have its pause,
+    -- partitions that of their group.
+    reg_paused      timestamptz,
     -- null if the queue is open; otherwise the roles with the right, each as '<oid> <name>': see _consume_roles(2)
     reg_roles       text[],
     -- the first of them, which is checked without looking at the others

@@ -97,7 +97,7 @@ begin
     owned := array(select part_nr from pgq.group_partition
                     where part_group = g.group_id and part_member = i_member_id order by part_nr);
     full_partitions := '{}';
-    parked := exists (select from pgq._parked_key
+    parked := g.group_paused is null and exists (select from pgq._parked_key
                        where parked_group = g.group_id and parked_part = any (owned) and parked_next <= clock_timestamp());
     if parked and i_parked then
         return;
@@ -159,6 +159,7 @@ begin
         end if;
 
         if p.pos_batch is null then
+            exit when g.group_paused is not null;
             cur_tick := pgq._next_batch_tick(q.queue_id, last_tick, i_min_lag, null, null, i_max_count);
             exit when cur_tick.tick_id is null;
 

@@ -32,6 +32,8 @@ create table pgq.consumer_group (
     group_lease         interval    not null default '15 seconds',
     -- A partition with this number of parked events takes no more batches.
     group_park_limit    int4        not null default 10000,
+    -- start of the pause, in which no batch is opened; null if it is not paused
+    group_paused        timestamptz,
     -- During resizing: the new number of partitions, and the tick that all must reach first.
     group_resize_to     int4,
     group_resize_tick   bigint,

@@ -79,6 +79,8 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     ),
     "register_consumer_at": ("pgq.register_consumer_at('closed', 'c', %(tick)s)",),
     "unregister_consumer": ("pgq.unregister_consumer('closed', 'c')",),
+    "pause_consumer": ("pgq.pause_consumer('closed', 'c')",),
+    "resume_consumer": ("pgq.resume_consumer('closed', 'c')",),
     "advance_consumer": ("pgq.advance_consumer('closed', 'c', %(tick)s)",),
     "next_batch": ("pgq.next_batch('closed', 'c')", "pgq_coop.next_batch('closed', 'c', 'm')"),
     "next_batch_info": ("pgq.next_batch_info('closed', 'c')",),
@@ -161,6 +163,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "queue_relation": ("pgq.queue_relation('closed')",),
     "seq_getval": ("pgq.seq_getval(%(sequence)s)",),
     "get_queue_info": ("pgq.get_queue_info()", "pgq.get_queue_info('closed')"),
+    "get_paused_consumers": ("pgq.get_paused_consumers()",),
     "get_consumer_info": (
         "pgq.get_consumer_info()",
         "pgq.get_consumer_info('closed')",

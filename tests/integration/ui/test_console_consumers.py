@@ -76,6 +76,23 @@ def test_a_consumer_is_moved_after_a_preview(
     assert at(conn) < before
 
 
+def test_a_consumer_and_a_group_are_paused_and_resumed(
+    conn: Connection, queue: str, client: Client, page: str
+) -> None:
+    GroupAdmin(conn).create_group(queue, "mailing", partitions=2, key="ev_extra1")
+    for each in (page, f"/consumer?queue={queue}&name=mailing"):
+        assert "Paused since" not in get(client, each)
+        assert post(client, each, OWNER, action="pause").status_code == 303
+        assert "Paused since" in get(client, each)
+    paused = [info.consumer_name for info in Admin(conn).get_paused_consumers(queue)]
+    assert paused == ["billing", "mailing#0", "mailing#1"]
+    assert ">paused<" in get(client, "/consumers")
+    for each in (page, f"/consumer?queue={queue}&name=mailing"):
+        assert post(client, each, OWNER, action="resume").status_code == 303
+        assert "Paused since" not in get(client, each)
+    assert Admin(conn).get_paused_consumers() == []
+
+
 def test_a_consumer_is_unregistered_by_typing_its_name(
     conn: Connection, client: Client, page: str
 ) -> None:
