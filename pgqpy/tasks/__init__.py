@@ -24,6 +24,7 @@ from pgqpy.tasks._stations import PipelineWorker
 from pgqpy.tasks._stations_async import AsyncPipelineWorker
 from pgqpy.tasks._values import (
     FinishedTask,
+    FlowInfo,
     FlowStep,
     Modified,
     PeriodicInfo,
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncTasks",
     "CurrentJob",
     "FinishedTask",
+    "FlowInfo",
     "FlowStep",
     "Modified",
     "Move",

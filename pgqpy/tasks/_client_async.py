@@ -23,6 +23,7 @@ from pgqpy.tasks._renewing import Renewing
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
     FinishedTask,
+    FlowInfo,
     FlowStep,
     Modified,
     PeriodicInfo,
@@ -397,6 +398,11 @@ class AsyncTasks:
         InvalidTask if it is unknown; it is known until a day after its end."""
         steps = b"select * from pgq_task.get_flow(%s::int8)"
         return await self._objects(FlowStep, steps, sql.whole(number, "number"))
+
+    async def flows(self, max_flows: int = 100) -> list[FlowInfo]:
+        """List the newest flows of which the caller may read a step."""
+        flows = b"select * from pgq_task.list_flows(%s::int4)"
+        return await self._objects(FlowInfo, flows, sql.whole(max_flows, "max_flows"))
 
     # --- tasks that other processes work on
 

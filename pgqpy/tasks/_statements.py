@@ -75,7 +75,7 @@ select * from pgq_task.modify(%s, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s
 #: Python has no infinite time, which a stopped task has.
 LIST = b"""
 select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
-       last_attempt, created, payload, headers, error, unique_key, order_key
+       last_attempt, created, payload, headers, error, unique_key, order_key, failures
   from pgq_task.list_tasks(%s::text, %s::jsonb, %s::int4)
 """
 LIST_WITHOUT_PAYLOADS = LIST.replace(b"payload", b"null::jsonb as payload")

@@ -51,11 +51,14 @@ class Modified(NamedTuple):
     version: int | None
 
 
+# Long: a field for each column of pgq_task.tasks.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
     """A task as it is listed. ``status`` is available, claimed, scheduled, held (back by an earlier
     one with the same ``order_key``) or stopped; ``at`` the time from which it is available, or when
-    its lease ends; None if it is held back or stopped. The rest is described at `Task`."""
+    its lease ends; None if it is held back or stopped. ``failures`` are the last 20 attempts that
+    failed, the oldest first: each has ``attempt`` (its number), ``at``, ``claimant`` and ``error``.
+    An attempt that is missing there ended without a report. The rest is described at `Task`."""
 
     id: int
     version: int
@@ -72,6 +75,7 @@ class TaskInfo:
     error: str | None
     unique_key: str | None
     order_key: str | None
+    failures: list[dict[str, Any]] | None
 
 
 # Long: a field for each column of pgq_task.get_queue_info.
@@ -127,6 +131,20 @@ class FlowStep:
     attempts: int | None
     error: str | None
     result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FlowInfo:
+    """A flow (pgq_task.list_flows): when it was pushed and has ended (None: not yet), the queue of
+    its first step, and numbers of steps: all, those that have ended, those that have failed."""
+
+    flow: int
+    created: datetime
+    ended: datetime | None
+    queue: str
+    steps: int
+    ended_steps: int
+    failed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -62,9 +63,13 @@ def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
     # None: the role may not look at tasks.
     workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may_call(LIST) else None
+    may_list = look.visit.may_call("pgq_task.list_flows(integer)")
+    flows = Tasks(look.visit.conn).flows(LARGEST + 1) if may_list else []
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
         "schedules": schedules(look),
+        "flows": flows[:LARGEST],
+        "more_flows": len(flows) > LARGEST,
         "workers": workers and workers[:LARGEST],
         "more_workers": len(workers or ()) > LARGEST,
         "may_create": not look.visit.read_only and look.visit.may_call(CREATE),
@@ -218,6 +223,9 @@ def task(look: Look) -> dict[str, Any]:
         "progress": next(iter(tasks.progress(ids=[found.id])), None),
         "origin": headers.get("origin"),
         "flow": headers.get("flow"),
+        "failures": [
+            each | {"at": datetime.fromisoformat(each["at"])} for each in found.failures or ()
+        ],
         "changes_of": {
             name: each
             for name, each in _offered(look, bool(headers.get("origin"))).items()

@@ -14,6 +14,7 @@ grant execute on function
     pgq_task.release, pgq_task.renew, pgq_task.get_leases, pgq_task.heartbeat, pgq_task.get_progress, pgq_task.cancel,
     pgq_task.modify, pgq_task.stop, pgq_task.start, pgq_task.change_tasks, pgq_task.remove_tasks, pgq_task.requeue,
     pgq_task.list_tasks, pgq_task.finished_tasks, pgq_task.get_result, pgq_task.get_flow,
+    pgq_task.list_flows,
     pgq_task.get_statistics, pgq_task.queue_is_empty, pgq_task.next_time
 to pgq_reader;
 

@@ -18,6 +18,7 @@ from pgqpy.cli._base.output import (
     print_in_full,
     print_items,
     say,
+    shown,
     wants_json,
 )
 from pgqpy.cli._base.output import show as show_again
@@ -118,7 +119,7 @@ select count(*) as tasks, regexp_replace(split_part(error, e'\n', 1), '[0-9]+', 
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
 @json_option
 def show(conn: Connection, ids: tuple[int, ...]) -> None:
-    """Show tasks in full, with payload, headers and the last error.
+    """Show tasks in full, with payload, headers and errors.
 
     `pgqpy task list` has the ids. With --json each is an object on a line of its own.
 
@@ -154,10 +155,16 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
             ("order key", each.order_key),
             ("headers", None if headers is None else compact(headers)),
             ("payload", compact(each.payload)),
+            *((f"attempt {failed['attempt']}", _failed(failed)) for failed in each.failures or ()),
             ("error", reason or None),
         ], traceback
 
     print_in_full([found[each] for each in dict.fromkeys(ids)], describe)
+
+
+def _failed(attempt: dict[str, Any]) -> str:
+    at, error = datetime.fromisoformat(attempt["at"]), attempt["error"].partition("\n")[0]
+    return f"failed at {shown(at)}, by {attempt['claimant']}: {error}"
 
 
 def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
@@ -165,6 +172,29 @@ def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
         yield "progress", " ".join(filter(None, (far, progress.note)))
     if progress.cancelled:
         yield "cancelled", progress.cancelled
+
+
+@task.command("flows", role="pgq_reader")
+@count_option(20)
+@json_option
+def flows(conn: Connection, count: int) -> None:
+    """List the newest flows, with the numbers of their steps.
+
+    A flow is known until a day after its end. `pgqpy task flow` shows the steps of one.
+
+    Examples:
+      pgqpy task flows
+    """
+    columns: dict[str, Any] = {
+        "Flow": lambda each: str(each.flow),
+        "Pushed": "created",
+        "Ended": "ended",
+        "First queue": "queue",
+        "Steps": "steps",
+        "Done": "ended_steps",
+        "Failed": "failed",
+    }
+    print_items(Tasks(conn).flows(count), columns, empty="no flows")
 
 
 @task.command("flow", role="pgq_reader")

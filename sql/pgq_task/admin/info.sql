@@ -10,7 +10,7 @@ select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.at
              and exists (select from pgq_task.task e
                           where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id + 0 < t.id) then 'held'
             else 'available' end as status,
-       case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at
+       case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at, t.failures
   from pgq_task.task t;
 
 create or replace function pgq_task._shown(anyelement)
@@ -27,7 +27,8 @@ select s.id, pgq_task._shown(s.version) as version, q.queue_name as queue, pgq_t
        s.status, s.at, pgq_task._shown(s.claimant) as claimant, pgq_task._shown(s.attempts) as attempts,
        pgq_task._shown(s.last_attempt) as last_attempt, pgq_task._shown(s.created) as created,
        pgq_task._shown(s.payload) as payload, pgq_task._shown(s.headers) as headers, pgq_task._shown(s.error) as error,
-       pgq_task._shown(s.unique_key) as unique_key, pgq_task._shown(s.order_key) as order_key
+       pgq_task._shown(s.unique_key) as unique_key, pgq_task._shown(s.order_key) as order_key,
+       pgq_task._shown(s.failures) as failures
   from pgq_task.task_status s
   join pgq_task.queue q using (queue_id)
  where (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read', current_user))

@@ -61,7 +61,7 @@ begin
                 else 'pgq_task.task_status' end;
             return query execute format(
                 'select s.id, s.version, %L::text, s.priority, s.status, s.at, s.claimant, s.attempts, s.last_attempt,'
-                '       s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key'
+                '       s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key, s.failures'
                 '  from %s s where s.queue_id = %s and s.priority = %s and %s and %s'
                 ' order by s.queue_id, s.priority, %s limit %s',
                 l.queue_name, v_rows, l.queue_id, l.priority, v_range, v_where, v_order, coalesce(v_left::text, 'all'));

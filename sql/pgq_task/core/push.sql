@@ -190,7 +190,7 @@ begin
                 update pgq_task.task t
                    set version = t.version + 1, payload = push_unique.payload,
                        headers = pgq_task._new_headers(t.headers, push_unique.headers),
-                       priority = push_unique.priority, attempts = 0, error = null, lease = null, claimant = null,
+                       priority = push_unique.priority, attempts = 0, error = null, failures = null, lease = null, claimant = null,
                        -- A task that is held back, parked or stopped stays so.
                        pos = case when t.pos < 4611686018427387904 then v_pos else t.pos end
                  where t.id = h.id;

@@ -124,6 +124,8 @@ create table pgq_task.task (
     headers             jsonb,
     -- of the last attempt that failed
     error               text,
+    -- the last 20 attempts that failed: see pgq_task._with_failure(4)
+    failures            jsonb,
     -- Unique among the tasks of a queue. A task that a worker has gives it up for a new one: see
     -- pgq_task.push_unique(11).
     unique_key          text,

@@ -175,3 +175,41 @@ begin
     end if;
 end;
 $$;
+
+create or replace function pgq_task.list_flows(max_count int4 default 100)
+returns table (flow bigint, created timestamptz, ended timestamptz, queue text, steps bigint, ended_steps bigint, failed bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+-- Returns the newest flows of which the caller may read a step.
+-- Parameters:
+--      max_count   - maximum number of flows
+-- Returns:
+--      flow, created, ended    - ended: when the last step did, null if some have not
+--      queue                   - that of its first step
+--      steps, ended_steps      - numbers of all its steps, and of those that were finished or removed
+--      failed                  - number of those in an error queue that the caller may read
+-- Errors: PQ072 a count that is not positive
+#variable_conflict use_column
+declare
+    f   record;
+begin
+    perform pgq_task._require_limit(max_count);
+    for f in select * from pgq_task.flow order by flow_id desc loop
+        select count(*), count(s.outcome), min(s.queue_name) filter (where s.nr = 1),
+               count(*) filter (where s.outcome is null and t.headers ? 'failed_at' and pgq_task._may_read(t.queue_id))
+          into steps, ended_steps, queue, failed
+          from pgq_task.flow_step s
+          left join lateral (select u.headers, u.queue_id from pgq_task.task u where s.outcome is null and u.id = s.id offset 0) t on true
+         where s.flow_id = f.flow_id
+        having bool_or(pgq_task._may_read(s.queue_id));
+        continue when not found;
+        flow := f.flow_id;
+        created := f.flow_created;
+        ended := f.flow_ended;
+        return next;
+        max_count := max_count - 1;
+        exit when max_count = 0;
+    end loop;
+end;
+$$;

@@ -77,6 +77,7 @@ begin
         else
             update pgq_task.task c
                set version = c.version + 1, lease = null, claimant = null, error = t.error, lost = 0,
+                   failures = pgq_task._with_failure(c.failures, c.attempts, c.claimant, t.error),
                    pos = pgq_task._position_at(null, coalesce(t.delay, interval '0'))
              where c.id = t.id;
         end if;
@@ -152,6 +153,9 @@ begin
     update pgq_task.task c
        set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0, lost = 0,
            pos = pgq_task._position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
+           -- Without a claimant no attempt has ended: it comes after a step that failed, for instance.
+           failures = case when c.claimant is null then c.failures
+                           else pgq_task._with_failure(c.failures, c.attempts, c.claimant, coalesce(i_reason, c.error)) end,
            is_late = case when c.order_key is not null then true end,
            headers = v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
                'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
@@ -164,6 +168,16 @@ begin
     perform pgq_task._wake_workers(v_queue_id, v_error);
     perform pgq_task._add_lane(v_queue_id, t.priority);
 end;
+$$;
+
+create or replace function pgq_task._with_failure(i_failures jsonb, i_attempt int4, i_claimant text, i_error text)
+returns jsonb
+language sql volatile
+as $$
+-- Returns a task's failures with one more; the oldest of more than 20 are left out, and so is the end of a long error.
+    select case when pg_catalog.jsonb_array_length(i_failures) > 19 then i_failures - 0 else coalesce(i_failures, '[]') end
+           || pg_catalog.jsonb_build_object('attempt', i_attempt, 'at', pg_catalog.clock_timestamp(), 'claimant', i_claimant,
+                                            'error', pg_catalog.left(i_error, 1000));
 $$;
 
 create or replace function pgq_task._lost_error()

@@ -94,6 +94,7 @@ def test_steps_after_one_that_was_removed_fail(tasks: Tasks, how: str) -> None:
     assert states(tasks, last) == ["removed", "failed", "waiting"]
     (failed,) = tasks.list("work.failed")
     assert (failed.id, failed.error) == (middle, "it comes after load, which was removed")
+    assert failed.failures is None
     # Its queue is dropped with all of the rest.
     tasks.drop_queue("work", force=True)
     tasks.drop_queue("work.failed", force=True)
@@ -278,3 +279,21 @@ def test_what_is_no_flow_is_refused(tasks: Tasks, steps: Any, message: str) -> N
     with pytest.raises(Exception, match=message):
         tasks.conn.execute("select pgq_task.push_flow(%s)", [Jsonb(steps)])
     assert tasks.list("work") == []
+
+
+def test_the_newest_flows_are_listed_with_the_numbers_of_their_steps(tasks: Tasks) -> None:
+    assert tasks.flows() == []
+    done, _ = push(tasks, [], [])
+    tasks.finish_many([*claimed(tasks).values()])
+    failed, _, _ = push(tasks, [], [], [1])
+    found = claimed(tasks)
+    tasks.fail(found[failed], "bad", final=True)
+    newest, oldest = tasks.flows()
+    assert (oldest.queue, oldest.steps, oldest.ended_steps, oldest.failed) == ("work", 2, 2, 0)
+    assert oldest.ended is not None
+    assert (newest.steps, newest.ended_steps, newest.failed, newest.ended) == (3, 0, 1, None)
+    assert failed in [step.id for step in tasks.flow(newest.flow)]
+    assert tasks.flows(1) == [newest]
+    assert done in [step.id for step in tasks.flow(oldest.flow)]
+    with pytest.raises(InvalidTask):
+        tasks.flows(0)

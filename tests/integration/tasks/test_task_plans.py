@@ -53,6 +53,7 @@ CALLS: tuple[LiteralString, ...] = (
     "remove_tasks(%(queue)s, %(these)s, claimed => true)",
     "remove_tasks(%(queue)s, %(step)s)",
     "get_flow(%(flow)s)",
+    "list_flows(10)",
     "requeue(%(failed)s)",
     "list_tasks(%(queue)s, %(these)s)",
     "push(%(queue)s, '1')",

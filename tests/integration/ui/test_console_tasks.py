@@ -297,6 +297,17 @@ def test_schedules_are_told_in_words_run_paused_and_dropped(
     get(client, one, status=404)
 
 
+def test_the_failures_of_a_task_are_listed(client: Client, tasks: Tasks) -> None:
+    tasks.create_queue("work")
+    number = tasks.push("work", {})
+    for error in ("first <b>", "second"):
+        [task] = tasks.try_claim("work")
+        tasks.fail(task, error)
+    shown = get(client, f"/task?id={number}")
+    listed = shown.partition("Attempts that failed")[2].partition("</table>")[0]
+    assert listed.index("second") < listed.index("first &lt;b&gt;")
+
+
 def test_a_flow_is_drawn(client: Client, tasks: Tasks) -> None:
     step = {"queue": "mails", "payload": 1}
     number = tasks.push_flow(
