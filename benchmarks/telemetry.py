@@ -1,9 +1,10 @@
-"""The cost of traces: processor time of inserts and of a consumer, with telemetry off and on.
+"""The cost of traces: inserts and a consumer, with telemetry off and on.
 
-Spans go through the SDK's BatchSpanProcessor to an exporter that drops them. One in ten: the
-sampler records a tenth of the traces. An insert's time is that of the client and its session, with
-one event of 130 characters a transaction, or 10,000 a call; a consumer's that of its process, whose
-method does nothing, or a query. Traced events were inserted one by one, each with a trace.
+The application has a span around each insert, made before the time is taken. Spans go through the
+SDK's BatchSpanProcessor to an exporter that drops them. Each: a span also for each insert, and for
+each event of a consumer. An insert's time is the processor time of the client and its session, with
+one event of 130 characters a transaction, or 10,000 a call; a consumer's is the time that passes,
+and its method does nothing, or a query. Traced events were inserted one by one, each with a trace.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from contextlib import contextmanager
 from functools import partial
 
 import psutil
+from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 import pgqpy
 from benchmarks._servers import CREATE_QUEUE, connect, database
@@ -26,8 +28,13 @@ from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 
 DATA = "x" * 130
-#: The share of traces that is recorded; None: telemetry is off.
-WAYS = {"off": None, "on, none recorded": 0.0, "on, one in ten": 0.1, "on, all recorded": 1.0}
+#: Whether telemetry is on, the application's spans are recorded, and each call has a span.
+WAYS = {
+    "off": (False, True, False),
+    "on, none recorded": (True, False, False),
+    "on, all recorded": (True, True, False),
+    "on, each with a span": (True, True, True),
+}
 
 
 class Drop(SpanExporter):
@@ -37,15 +44,21 @@ class Drop(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
+def tracer(*, sampled: bool) -> trace.Tracer:
+    """The application's."""
+    provider = TracerProvider(sampler=ALWAYS_ON if sampled else ALWAYS_OFF)
+    return provider.get_tracer("application")
+
+
 @contextmanager
-def recorded(share: float | None) -> Iterator[None]:
-    """Record this share of traces."""
-    if share is None:
+def switched(*, on: bool, each: bool) -> Iterator[None]:
+    """Switch telemetry on."""
+    if not on:
         yield
         return
-    provider = TracerProvider(sampler=TraceIdRatioBased(share))
+    provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(Drop()))
-    telemetry.instrument(provider)
+    telemetry.instrument(provider, each=each)
     try:
         yield
     finally:
@@ -59,22 +72,27 @@ def seconds(session: psutil.Process) -> float:
     return float(time.process_time() + times.user + times.system)
 
 
-def insert(conn: pgqpy.Connection, count: int, share: float | None) -> float:
+def insert(conn: pgqpy.Connection, count: int, on: bool, sampled: bool, each: bool) -> float:
     """Insert events in a transaction each; return the seconds of both processes."""
     producer = Producer("q")
     session = psutil.Process(conn.info.backend_pid)
-    with recorded(share):
+    started = [tracer(sampled=sampled).start_span("request") for _ in range(count)]
+    requests = [trace.set_span_in_context(span) for span in started]
+    with switched(on=on, each=each):
         began = seconds(session)
-        for _ in range(count):
+        for request in requests:
+            token = context.attach(request)
             producer.insert_event(conn, "type", DATA)
+            context.detach(token)
         return seconds(session) - began
 
 
-def insert_many(conn: pgqpy.Connection, count: int, share: float | None) -> float:
+def insert_many(conn: pgqpy.Connection, count: int, on: bool, sampled: bool, each: bool) -> float:
     """Insert events by calls of 10,000."""
     producer = Producer("q")
     session = psutil.Process(conn.info.backend_pid)
-    with recorded(share):
+    request = tracer(sampled=sampled).start_span("request")
+    with switched(on=on, each=each), trace.use_span(request):
         began = seconds(session)
         for _ in range(count // 10_000):
             producer.insert_events(conn, (("type", DATA) for _ in range(10_000)))
@@ -101,21 +119,25 @@ def consume(
     name = f"{kind.__name__}_{traced}".lower()
     dsn = database(server, name, schema_sql(), CREATE_QUEUE)
     rounds = bench.choose(9, quick=2) + 1
-    for number in range(rounds * 2):
+    for number in range(rounds * 3):
         kind(dsn, consumer=f"c{number}").register()
     with connect(dsn) as conn:
-        insert(conn, count, 1.0 if traced else None)
+        insert(conn, count, traced, True, False)
         conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
-    consumers = iter(kind(dsn, consumer=f"c{number}") for number in range(rounds * 2))
+    consumers = iter(kind(dsn, consumer=f"c{number}") for number in range(rounds * 3))
 
-    def read(share: float | None) -> float:
+    def read(*, on: bool, each: bool = False) -> float:
         consumer = next(consumers)
-        with recorded(share):
-            began = time.process_time()
+        with switched(on=on, each=each):
+            began = time.perf_counter()
             consumer.run_once()
-            return time.process_time() - began
+            return time.perf_counter() - began
 
-    return {"off": partial(read, None), "on": partial(read, 1.0)}
+    return {
+        "off": partial(read, on=False),
+        "on": partial(read, on=True),
+        "on, each with a span": partial(read, on=True, each=True),
+    }
 
 
 def run(bench: Bench) -> None:
@@ -128,7 +150,7 @@ def run(bench: Bench) -> None:
                 ("10,000 events a call", insert_many, bench.choose(50_000, quick=10_000)),
             ):
                 contestants = {
-                    way: partial(work, conn, count, share) for way, share in WAYS.items()
+                    way: partial(work, conn, count, *flags) for way, flags in WAYS.items()
                 }
                 bench.contest(title, contestants, rounds=rounds, items=count, unit="events")
         for title, kind, traced, count in (

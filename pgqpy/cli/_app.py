@@ -87,5 +87,5 @@ def main(settings: Settings, dsn: str | None, debug: bool) -> None:
     """
     settings.dsn_argument = dsn
     settings.debug = debug
-    if os.environ.get("PGQPY_TELEMETRY"):
-        telemetry.instrument()
+    if wanted := os.environ.get("PGQPY_TELEMETRY"):
+        telemetry.instrument(each=wanted == "each")

@@ -385,7 +385,11 @@ class Consumer(Stoppable):
             return process
 
         def traced(event: Event) -> None:
-            with spans.processing_event(batch, event):
+            span = spans.processing_event(batch, event)
+            if span is spans.OFF:
+                process(event)
+                return
+            with span:
                 process(event)
 
         return traced

@@ -388,7 +388,11 @@ class AsyncConsumer(AsyncStoppable):
             return process
 
         async def traced(event: Event) -> None:
-            with spans.processing_event(batch, event):
+            span = spans.processing_event(batch, event)
+            if span is spans.OFF:
+                await process(event)
+                return
+            with span:
                 await process(event)
 
         return traced

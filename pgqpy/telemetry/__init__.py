@@ -18,18 +18,23 @@ __all__ = ["context_of", "headers", "instrument", "uninstrument"]
 
 
 def instrument(
-    tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    *,
+    each: bool = False,
 ) -> None:
-    """Switch it on, in this process: producers, consumers and workers make spans, and measure.
+    """Switch it on, in this process: consumers and workers make spans, and all is measured.
 
-    Events and tasks that are sent in a span that is recorded carry its trace. Providers that are
-    not given are OpenTelemetry's global ones. Raises ImportError without the extra ``otel``.
+    Events and tasks that are sent in a span that is recorded carry its trace. Batches and tasks
+    have spans; with ``each`` also each call that sends, and each event that carries a trace.
+    Providers that are not given are OpenTelemetry's global ones. Raises ImportError without the
+    extra ``otel``.
     """
     try:
         from pgqpy.telemetry._otel import Spans
     except ModuleNotFoundError as error:
         raise ImportError('telemetry needs OpenTelemetry: pip install "pgqpy[otel]"') from error
-    spans.active = Spans(tracer_provider, meter_provider)
+    spans.active = Spans(tracer_provider, meter_provider, each=each)
 
 
 def uninstrument() -> None:

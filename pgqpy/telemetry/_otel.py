@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib.metadata import version
-from time import monotonic
+from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Self
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from pgqpy._wire.event_data import json_text
 from pgqpy.event import Event, UnreadableEvent
-from pgqpy.telemetry._spans import EVENTS, TASKS, Span, carried, carried_by
+from pgqpy.telemetry._spans import EVENTS, OFF, TASKS, Span, carried, carried_by
 
 #: Links of a batch's span; more are cut off by the SDK, too.
 MOST_LINKS = 128
@@ -29,12 +37,35 @@ _FEW = (
 )
 
 
+class _Sender(NonRecordingSpan):
+    """The span that has sent an event; what it is, is read if asked: few methods make spans."""
+
+    def __init__(self, spans: Spans, headers: dict[str, str]) -> None:
+        self._read = partial(spans.sender, headers)
+
+    def get_span_context(self) -> SpanContext:
+        return self._read()
+
+
 class Spans:
-    """Makes the spans; each is measured, too."""
+    """Makes the spans; each is measured, too.
+
+    Unless ``each``, a call that sends has no span, only its measurement, and an event one only if
+    it fails: a span costs as much as a third of an insert.
+    """
 
     def __init__(
-        self, tracers: trace.TracerProvider | None, meters: metrics.MeterProvider | None
+        self,
+        tracers: trace.TracerProvider | None,
+        meters: metrics.MeterProvider | None,
+        *,
+        each: bool = False,
     ) -> None:
+        self._each = each
+        provider = metrics.get_meter_provider() if meters is None else meters
+        #: Whether there is a provider: that of the API does nothing.
+        self.measures = not type(provider).__module__.startswith("opentelemetry.metrics")
+        self._sent: dict[tuple[str, str], dict[str, Any]] = {}
         self.tracer = trace.get_tracer("pgqpy", version("pgqpy"), tracers)
         meter = metrics.get_meter("pgqpy", version("pgqpy"), meters)
         operation = meter.create_histogram("messaging.client.operation.duration", "s")
@@ -53,12 +84,24 @@ class Spans:
             self._propagator.inject(headers)
         return headers
 
+    def text(self) -> str | None:
+        """Return `headers` as JSON; None if there are none."""
+        context = trace.get_current_span().get_span_context()
+        if not context.trace_flags.sampled:
+            return None
+        if context.trace_state:
+            return json_text(self.headers())
+        ids = f"{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        return f'{{"traceparent":"00-{ids}"}}'
+
     def context(self, headers: dict[str, str]) -> Context:
         """Return the current context, with the span that the headers name as its span."""
         return self._propagator.extract(headers, contexts.get_current())
 
-    def link(self, headers: dict[str, str]) -> SpanContext:
-        return trace.get_current_span(self.context(headers)).get_span_context()
+    def sender(self, headers: dict[str, str]) -> SpanContext:
+        """Return the span that the headers name; an invalid one if they name none."""
+        named = self._propagator.extract(headers, Context())
+        return trace.get_current_span(named).get_span_context()
 
     def _few_jobs(self, name: str) -> str:
         """Return the job's name, or ``_OTHER``: any payload can name one."""
@@ -68,8 +111,17 @@ class Spans:
         return name
 
     def sending(self, system: str, queue: str) -> Span:
+        if not self._each:
+            return _Sending(self, self._few_of(system, _short(queue))) if self.measures else OFF
         attributes = _attributes(system, queue, "send", "send")
         return _Measured(self, f"send {_short(queue)}", SpanKind.PRODUCER, attributes)
+
+    def _few_of(self, system: str, queue: str) -> dict[str, Any]:
+        """Return the attributes of a call's metrics."""
+        if (found := self._sent.get((system, queue))) is None:
+            found = self._sent[system, queue] = _attributes(system, queue, "send", "send")
+            del found["messaging.operation.type"]
+        return found
 
     def batch(self, batch: Any) -> Span:
         # A heartbeat of an idle queue, for instance.
@@ -78,6 +130,11 @@ class Spans:
         return _BatchSpan(self, batch)
 
     def event(self, batch: Any, event: Event, headers: dict[str, str]) -> Span:
+        if not self._each:
+            return _Continuing(self, batch, event, headers)
+        return self.event_span(batch, event, headers)
+
+    def event_span(self, batch: Any, event: Event, headers: dict[str, str]) -> _Measured:
         attributes = _attributes(EVENTS, batch.queue, "process_event", "process")
         attributes["messaging.consumer.group.name"] = batch.consumer
         attributes["messaging.message.id"] = str(event.id)
@@ -94,7 +151,7 @@ class Spans:
         if way == "process_batch":
             span = _Measured(self, f"{way} {_short(queue)}", SpanKind.CONSUMER, attributes)
             found = [headers for task in tasks if (headers := carried(task))]
-            span.links = [Link(self.link(headers)) for headers in found[:MOST_LINKS]]
+            span.links = [Link(self.sender(headers)) for headers in found[:MOST_LINKS]]
             span.count = len(tasks)
             return span
         attributes["messaging.message.id"] = str(first.id)
@@ -110,7 +167,59 @@ class Spans:
         return span
 
 
+class _Sending(Span):
+    """A call that sends, measured only."""
+
+    def __init__(self, spans: Spans, few: dict[str, Any]) -> None:
+        self._spans = spans
+        self._few = few
+
+    def __enter__(self) -> Self:
+        self._began = monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        few = self._few if error is None else self._few | _type_of(error)
+        duration, messages = self._spans.meters["send"]
+        duration.record(monotonic() - self._began, few)
+        messages.add(1 if self.count is None else self.count, few)
+
+
+class _Continuing(Span):
+    """What an event's processing does is in the event's trace. If it fails, that is a span."""
+
+    def __init__(self, spans: Spans, *event: Any) -> None:
+        self._spans = spans
+        self._event = event
+
+    def __enter__(self) -> Self:
+        self._began = monotonic()
+        self._token = contexts.attach(
+            trace.set_span_in_context(_Sender(self._spans, self._event[-1]))
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        contexts.detach(self._token)
+        if _is_failure(error):
+            span = self._spans.event_span(*self._event)
+            span.began = time_ns() - int((monotonic() - self._began) * 1e9), self._began
+            span.__enter__().__exit__(kind, error, traceback)
+
+
 class _Measured(Span):
+    #: Its begin, if that was before: nanoseconds of the clock, seconds of the monotonic one.
+    began: tuple[int | None, float] | None = None
     parent: Context | None = None
     links: Sequence[Link] = ()
     span: trace.Span
@@ -122,8 +231,8 @@ class _Measured(Span):
 
     def __enter__(self) -> Self:
         spans, name, kind, attributes = self._start
-        self._began = monotonic()
-        self.span = spans.tracer.start_span(name, self.parent, kind, attributes, self.links)
+        start, self._began = self.began or (None, monotonic())
+        self.span = spans.tracer.start_span(name, self.parent, kind, attributes, self.links, start)
         self._token = contexts.attach(trace.set_span_in_context(self.span, self.parent))
         return self
 
@@ -136,10 +245,10 @@ class _Measured(Span):
         contexts.detach(self._token)
         if self.count is not None:
             self.span.set_attribute("messaging.batch.message_count", self.count)
-        if not isinstance(error, Exception) or not getattr(error, "is_failure", True):
+        if not _is_failure(error):
             error = None
         if error is not None:
-            self.span.set_attribute("error.type", type(error).__qualname__)
+            self.span.set_attributes(_type_of(error))
             self.span.record_exception(error)
             self.span.set_status(StatusCode.ERROR, str(error))
         self.span.end()
@@ -147,10 +256,12 @@ class _Measured(Span):
 
     def _measure(self, error: BaseException | None) -> None:
         spans, _, _, attributes = self._start
+        if not spans.measures:
+            return
         few = {name: attributes[name] for name in _FEW if name in attributes}
         few["messaging.destination.name"] = _short(attributes["messaging.destination.name"])
         if error is not None:
-            few["error.type"] = type(error).__qualname__
+            few |= _type_of(error)
         duration, messages = spans.meters[attributes["messaging.operation.type"]]
         duration.record(monotonic() - self._began, few)
         if self.counts:
@@ -167,7 +278,7 @@ class _BatchSpan(_Measured):
         super().__init__(spans, f"process_batch {batch.queue}", SpanKind.CONSUMER, attributes)
         self._spans = spans
         self._batch = batch
-        self._seen: set[str] = set()
+        self._seen: set[str | None] = set()
 
     def __enter__(self) -> Self:
         self._batch.watch = self._link
@@ -179,15 +290,20 @@ class _BatchSpan(_Measured):
         super().__exit__(*error)
 
     def _link(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if len(self._seen) == MOST_LINKS:
-                return
-            text = None if isinstance(event, UnreadableEvent) else event.extra4
-            # Events that were sent together have one trace.
-            if text is None or text in self._seen or not (headers := carried_by(text)):
-                continue
-            self._seen.add(text)
-            self.span.add_link(self._spans.link(headers))
+        if len(self._seen) == MOST_LINKS:
+            return
+        try:
+            texts = dict.fromkeys([event.extra4 for event in events])
+        except ValueError:  # The texts of one are not UTF-8.
+            readable = (event for event in events if not isinstance(event, UnreadableEvent))
+            texts = dict.fromkeys([event.extra4 for event in readable])
+        # Events that were sent together have one trace.
+        for text in texts:
+            if text not in self._seen and (headers := carried_by(text)):
+                self._seen.add(text)
+                self.span.add_link(self._spans.sender(headers))
+                if len(self._seen) == MOST_LINKS:
+                    return
 
 
 def _attributes(system: str, queue: str, name: str, kind: str) -> dict[str, Any]:
@@ -197,6 +313,14 @@ def _attributes(system: str, queue: str, name: str, kind: str) -> dict[str, Any]
         "messaging.operation.name": name,
         "messaging.operation.type": kind,
     }
+
+
+def _is_failure(error: BaseException | None) -> bool:
+    return isinstance(error, Exception) and getattr(error, "is_failure", True)
+
+
+def _type_of(error: BaseException) -> dict[str, str]:
+    return {"error.type": type(error).__qualname__}
 
 
 def _short(queue: str) -> str:

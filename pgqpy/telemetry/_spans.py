@@ -7,6 +7,7 @@ is one comparison.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -22,6 +23,10 @@ TASKS = "pgq_task"
 
 #: The names of W3C's headers.
 _HEADERS = ("traceparent", "tracestate")
+
+
+#: An ev_extra4 with nothing else.
+_TEXT = re.compile(r'\{"traceparent":"[0-9a-f-]{55}"\}')
 
 
 class Span:
@@ -49,6 +54,7 @@ class Spans(Protocol):
     """What makes spans: of module `_otel`."""
 
     def headers(self) -> dict[str, str]: ...
+    def text(self) -> str | None: ...
     def context(self, headers: dict[str, str]) -> Context: ...
     def sending(self, system: str, queue: str) -> Span: ...
     def batch(self, batch: Any) -> Span: ...
@@ -75,7 +81,13 @@ def processing_batch(batch: Any) -> Span:
 
 def processing_event(batch: Any, event: Any) -> Span:
     """Return a block in which an event is processed; without a trace it is the batch's."""
-    if active is None or not (headers := carried(event)):
+    if active is None:
+        return OFF
+    try:
+        extra4 = event.extra4
+    except ValueError:  # Its texts are not UTF-8.
+        return OFF
+    if extra4 is None or not (headers := carried_by(extra4)):
         return OFF
     return active.event(batch, event, headers)
 
@@ -93,10 +105,9 @@ def marker() -> Callable[[str | None], str | None] | None:
 
     Only a CloudEvent's attributes are added to: other texts there are the producer's own.
     """
-    headers = None if active is None else active.headers()
-    if not headers:
+    text = None if active is None else active.text()
+    if text is None:
         return None
-    text = json_text(headers)
 
     def mark(extra4: str | None) -> str | None:
         if extra4 is None:
@@ -104,13 +115,15 @@ def marker() -> Callable[[str | None], str | None] | None:
         kept = kept_attributes(extra4)
         if kept is None or "traceparent" in kept:
             return extra4
-        return json_text(kept | headers)
+        return json_text(kept | carried_by(text))
 
     return mark
 
 
 def marked(fields: Sequence[str | None]) -> Sequence[str | None]:
     """Return an event's six fields with the current trace."""
+    if active is None:
+        return fields
     mark = marker()
     return fields if mark is None else (*fields[:5], mark(fields[5]))
 
@@ -137,6 +150,8 @@ def carried_by(extra4: str | None) -> dict[str, str]:
     """Return W3C's headers in an event's ev_extra4."""
     if extra4 is None or '"traceparent"' not in extra4:
         return {}
+    if _TEXT.fullmatch(extra4):
+        return {"traceparent": extra4[16:-2]}
     try:
         return _headers_in(json.loads(extra4))
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from subprocess import run
 from typing import Any
@@ -13,6 +14,8 @@ import sqlalchemy as sa
 from cloudevents.core.v1.event import CloudEvent
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy.orm import DeclarativeBase, Session
 
@@ -21,6 +24,7 @@ from pgqpy import FixedDelay, Producer, Retry, telemetry
 from pgqpy.sqlalchemy import Event as MappedEvent
 from pgqpy.sqlalchemy import Producer as SessionProducer
 from pgqpy.tasks import Flow, Task, TaskApp, Tasks, TaskWorker, current_job
+from pgqpy.telemetry import _otel
 from pgqpy_consumers.events_to_tasks import EventsToTasks
 from pgqpy_consumers.queue_mover import QueueMover
 from pgqpy_consumers.settings import build
@@ -105,6 +109,143 @@ def test_one_trace_leads_through_a_mover_and_a_consumer_to_the_last_job_of_a_cha
     assert found["process_task jobs ship"][2] == found["send jobs"][1]
 
 
+def test_by_default_sends_have_no_span_and_events_one_if_they_fail(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    traced = Traced(each=False)
+
+    class Work(Orders):
+        retry_policy = FixedDelay(0, attempts=1)
+
+        def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+            if event.data == "bad":
+                raise ValueError("no")
+            with traced.tracer.start_as_current_span(f"effect {event.data}"):
+                if event.data == "good":
+                    ship.push(conn, 1)
+
+    try:
+        app.create_queues(conn)
+        consumer = Work(dsn, queue=queue)
+        consumer.register()
+        with traced.tracer.start_as_current_span("request"):
+            Producer(queue).insert_event(conn, "order", "good")
+            Producer(queue).insert_event(conn, "order", "bad")
+        conn.execute("select pgq.insert_event(%s, 'order', 'without')", [queue])
+        tick()
+        consumer.run_once()
+        app.worker(dsn).run(until_empty=True)
+    finally:
+        telemetry.uninstrument()
+    batch, request = traced.named(f"process_batch {queue}"), traced.named("request")
+    # The events before one that fails are processed again.
+    *_, effect = (span for span in traced.spans if span.name == "effect good")
+    assert is_child(traced.named("effect without"), batch)
+    *_, failed = (span for span in traced.spans if span.name == f"process_event {queue}")
+    assert is_child(failed, request)
+    assert is_child(effect, request)
+    assert is_child(traced.named("process_task jobs ship"), effect)
+    assert links(batch) == {span_id(request)}
+    assert failed.status.status_code is StatusCode.ERROR
+    assert not any(name.startswith("send") for name in traced.names)
+    assert failed.start_time is not None
+    assert effect.end_time is not None
+    assert effect.end_time <= failed.start_time
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"traceparent": 1}',
+        '{"traceparent":"00-00000000000000000000000000000000-00f067aa0ba902b7-01"}',
+        '{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b77-01"}',
+        '{"traceparent": "mine", "tracestate": "a=1"}',
+    ],
+)
+def test_what_is_no_trace_is_no_parent(
+    dsn: str, conn: Connection, queue: str, tick: Tick, text: str
+) -> None:
+    traced = Traced(each=False)
+
+    class Work(Orders):
+        def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+            with traced.tracer.start_as_current_span("effect"):
+                pass
+
+    try:
+        consumer = Work(dsn, queue=queue)
+        consumer.register()
+        Producer(queue).insert_event(conn, "order", "1", extra4=text)
+        tick()
+        consumer.run_once()
+    finally:
+        telemetry.uninstrument()
+    effect = traced.named("effect")
+    batch = traced.named(f"process_batch {queue}")
+    assert effect.parent is None or is_child(effect, batch)
+    assert links(batch) == set()
+
+
+def test_names_are_few_and_links_bounded(
+    dsn: str, conn: Connection, queue: str, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_otel, "MOST_JOBS", 1)
+    traced = Traced(each=False, limits=SpanLimits(max_links=1000))
+    try:
+        app.create_queues(conn)
+        Tasks(conn).set_config("jobs", "keep_tenants", "1 h")
+        for number, job in enumerate(("ship", "pack")):
+            Tasks(conn).push(f"jobs/tenant{number}", {"task": job, "args": {"order": number}})
+        consumer = Orders(dsn, queue=queue)
+        consumer.register()
+        for _ in range(_otel.MOST_LINKS + 2):
+            with traced.tracer.start_as_current_span("request"):
+                Producer(queue).insert_event(conn, "order", "1")
+        tick()
+        consumer.run_once()
+        worker = TaskWorker(dsn, ["jobs/tenant0", "jobs/tenant1"], handler=lambda *_: None)
+        worker.run(until_empty=True)
+    finally:
+        telemetry.uninstrument()
+    assert len(links(traced.named(f"process_batch {queue}"))) == _otel.MOST_LINKS
+    named = {name for name in traced.names if "jobs" in name}
+    other = "handle_task jobs _OTHER"
+    assert other in named
+    assert named - {other} < {"handle_task jobs ship", "handle_task jobs pack"}
+
+
+def test_a_trace_that_is_not_recorded_is_not_stored(conn: Connection, queue: str) -> None:
+    traced = Traced(each=False, sampler=ALWAYS_OFF)
+    try:
+        with traced.tracer.start_as_current_span("request"):
+            Producer(queue).insert_event(conn, "order", "1")
+    finally:
+        telemetry.uninstrument()
+    assert conn.execute("select ev_extra4 from pgq.event_template").fetchall() == [(None,)]
+
+
+def test_the_environment_switches_it_on_for_commands(dsn: str, conn: Connection) -> None:
+    asked = """
+import contextlib
+from pgqpy.cli import main
+from pgqpy.telemetry import _spans
+with contextlib.suppress(SystemExit):
+    main(["queue", "list"])
+print(_spans.active and _spans.active._each)
+"""
+    for value, expected in (("", "None"), ("1", "False"), ("each", "True")):
+        environment = os.environ | {"PGQPY_TELEMETRY": value, "PGQPY_DSN": dsn}
+        done = run(
+            [sys.executable, "-c", asked],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert done.stdout.split()[-1] == expected
+
+
 def test_spans_have_the_attributes_of_the_semantic_conventions(
     dsn: str, conn: Connection, queue: str, tick: Tick, traced: Traced
 ) -> None:
@@ -164,12 +305,15 @@ def test_only_an_empty_extra4_and_a_cloud_event_get_the_trace(
 ) -> None:
     cloud = CloudEvent({"id": "1", "source": "/shop", "type": "order"}, {"a": 1})
     producer = Producer(queue)
+    theirs = cloud.get_attributes() | {"traceparent": "00-theirs"}
+    producer.insert_event(conn, CloudEvent(theirs | {"id": "0"}, {"a": 1}))
     producer.insert_event(conn, "mine", "data", extra4='{"my": "own"}')
     producer.insert_event(conn, "none", "data")
     producer.insert_events(conn, [cloud, pgqpy.NewEvent("copied", "data", extra1="1")])
     producer.insert_events_returning(conn, [("array", "data", None, None, None, "text")])
     ask = "select ev_type, ev_data, ev_extra1, ev_extra4 from pgq.event_template order by ev_id"
-    rows = conn.execute(ask).fetchall()
+    theirs_kept, *rows = conn.execute(ask).fetchall()
+    assert json.loads(theirs_kept[3])["traceparent"] == "00-theirs"
     assert [row[:3] for row in rows] == [
         ("mine", "data", None),
         ("none", "data", None),
@@ -354,15 +498,18 @@ def test_a_batch_of_tasks_is_one_span_with_links(
     tasks.create_queue("batches")
     for number in range(2):
         tasks.push("batches", number)
+    tasks.push("batches", 0, headers={"traceparent": "mine"})
     Batches(dsn, "batches").run(until_empty=True)
     sent = [span for span in traced.spans if span.name == "send batches"]
     batches = [span for span in traced.spans if span.name == "process_batch batches"]
-    assert {link for batch in batches for link in links(batch)} == {*map(span_id, sent)}
-    counts = [(batch.attributes or {})["messaging.batch.message_count"] for batch in batches]
-    assert counts in ([2], [1, 1])
+    # That of the last is no trace, so its span is not linked.
+    assert {link for batch in batches for link in links(batch)} == {*map(span_id, sent[:2])}
+    counts: list[Any] = [
+        (batch.attributes or {})["messaging.batch.message_count"] for batch in batches
+    ]
+    assert sum(counts) == 3
     mine = [span for span in traced.spans if span.name == "mine"]
-    assert len(mine) == 2
-    assert all(any(is_child(each, parent) for parent in sent) for each in mine)
+    assert sum(any(is_child(each, parent) for parent in sent) for each in mine) == 2
     (line,) = (each for each in caplog.records if "no" in each.getMessage())
     assert sent[1].context is not None
     assert line.__dict__["trace_id"] == f"{sent[1].context.trace_id:032x}"
