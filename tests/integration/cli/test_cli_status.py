@@ -21,7 +21,7 @@ KEYS = {
     "queue": "queue state last_tick tick_age events_per_second unticked_events retry_events"
     " delayed_events next_due_in dead_letters rotated rotation_due_in rotation_held_by consumers",
     "consumer": "consumer state lag last_seen pending_events last_tick current_batch dead_letters"
-    " progress failing",
+    " progress failing paused",
 }
 
 
