@@ -174,10 +174,10 @@ def _consumer(
     away = info.last_seen is not None and info.last_seen > patience and progress is None
     state = ConsumerState.OK
     paused = readings.paused.get((info.queue_name, info.consumer_name))
-    if paused is not None:
-        state = ConsumerState.PAUSED
-    elif failing is not None:
+    if failing is not None:
         state = ConsumerState.FAILING
+    elif paused is not None:
+        state = ConsumerState.PAUSED
     elif behind:
         state = ConsumerState.STUCK if away else ConsumerState.BEHIND
     return ConsumerStatus(

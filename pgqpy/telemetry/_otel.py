@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.metadata import version
 from time import monotonic, time_ns
-from types import TracebackType
 from typing import Any, Self
 
 from opentelemetry import context as contexts
@@ -65,7 +64,6 @@ class Spans:
         provider = metrics.get_meter_provider() if meters is None else meters
         #: Whether there is a provider: that of the API does nothing.
         self.measures = not type(provider).__module__.startswith("opentelemetry.metrics")
-        self._sent: dict[tuple[str, str], dict[str, Any]] = {}
         self.tracer = trace.get_tracer("pgqpy", version("pgqpy"), tracers)
         meter = metrics.get_meter("pgqpy", version("pgqpy"), meters)
         operation = meter.create_histogram("messaging.client.operation.duration", "s")
@@ -103,6 +101,20 @@ class Spans:
         named = self._propagator.extract(headers, Context())
         return trace.get_current_span(named).get_span_context()
 
+    def measure(
+        self, attributes: dict[str, Any], began: float, count: int, error: BaseException | None
+    ) -> None:
+        """Measure a block since ``began``, of the monotonic clock, and count its messages."""
+        if not self.measures:
+            return
+        few = {name: attributes[name] for name in _FEW if name in attributes}
+        few["messaging.destination.name"] = _short(attributes["messaging.destination.name"])
+        if error is not None:
+            few |= _type_of(error)
+        duration, messages = self.meters[attributes["messaging.operation.type"]]
+        duration.record(monotonic() - began, few)
+        messages.add(count, few)
+
     def _few_jobs(self, name: str) -> str:
         """Return the job's name, or ``_OTHER``: any payload can name one."""
         if name not in self._jobs and len(self._jobs) == MOST_JOBS:
@@ -112,16 +124,9 @@ class Spans:
 
     def sending(self, system: str, queue: str) -> Span:
         if not self._each:
-            return _Sending(self, self._few_of(system, _short(queue))) if self.measures else OFF
+            return _Sending(self, system, queue) if self.measures else OFF
         attributes = _attributes(system, queue, "send", "send")
         return _Measured(self, f"send {_short(queue)}", SpanKind.PRODUCER, attributes)
-
-    def _few_of(self, system: str, queue: str) -> dict[str, Any]:
-        """Return the attributes of a call's metrics."""
-        if (found := self._sent.get((system, queue))) is None:
-            found = self._sent[system, queue] = _attributes(system, queue, "send", "send")
-            del found["messaging.operation.type"]
-        return found
 
     def batch(self, batch: Any) -> Span:
         # A heartbeat of an idle queue, for instance.
@@ -170,24 +175,17 @@ class Spans:
 class _Sending(Span):
     """A call that sends, measured only."""
 
-    def __init__(self, spans: Spans, few: dict[str, Any]) -> None:
+    def __init__(self, spans: Spans, system: str, queue: str) -> None:
         self._spans = spans
-        self._few = few
+        self._attributes = _attributes(system, queue, "send", "send")
 
     def __enter__(self) -> Self:
         self._began = monotonic()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        few = self._few if error is None else self._few | _type_of(error)
-        duration, messages = self._spans.meters["send"]
-        duration.record(monotonic() - self._began, few)
-        messages.add(1 if self.count is None else self.count, few)
+    def __exit__(self, *error: Any) -> None:
+        count = 1 if self.count is None else self.count
+        self._spans.measure(self._attributes, self._began, count, _failure(error[1]))
 
 
 class _Continuing(Span):
@@ -204,17 +202,12 @@ class _Continuing(Span):
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         contexts.detach(self._token)
-        if _is_failure(error):
+        if _failure(error[1]) is not None:
             span = self._spans.event_span(*self._event)
             span.began = time_ns() - int((monotonic() - self._began) * 1e9), self._began
-            span.__enter__().__exit__(kind, error, traceback)
+            span.__enter__().__exit__(*error)
 
 
 class _Measured(Span):
@@ -236,36 +229,18 @@ class _Measured(Span):
         self._token = contexts.attach(trace.set_span_in_context(self.span, self.parent))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         contexts.detach(self._token)
         if self.count is not None:
             self.span.set_attribute("messaging.batch.message_count", self.count)
-        if not _is_failure(error):
-            error = None
-        if error is not None:
+        if (error := _failure(raised[1])) is not None:
             self.span.set_attributes(_type_of(error))
             self.span.record_exception(error)
             self.span.set_status(StatusCode.ERROR, str(error))
         self.span.end()
-        self._measure(error)
-
-    def _measure(self, error: BaseException | None) -> None:
         spans, _, _, attributes = self._start
-        if not spans.measures:
-            return
-        few = {name: attributes[name] for name in _FEW if name in attributes}
-        few["messaging.destination.name"] = _short(attributes["messaging.destination.name"])
-        if error is not None:
-            few |= _type_of(error)
-        duration, messages = spans.meters[attributes["messaging.operation.type"]]
-        duration.record(monotonic() - self._began, few)
-        if self.counts:
-            messages.add(1 if self.count is None else self.count, few)
+        count = 1 if self.count is None else self.count
+        spans.measure(attributes, self._began, count if self.counts else 0, error)
 
 
 class _BatchSpan(_Measured):
@@ -315,8 +290,11 @@ def _attributes(system: str, queue: str, name: str, kind: str) -> dict[str, Any]
     }
 
 
-def _is_failure(error: BaseException | None) -> bool:
-    return isinstance(error, Exception) and getattr(error, "is_failure", True)
+def _failure(error: BaseException | None) -> Exception | None:
+    """Return an error if it is a failure, not a retry that was asked for, or the program's end."""
+    if isinstance(error, Exception) and getattr(error, "is_failure", True):
+        return error
+    return None
 
 
 def _type_of(error: BaseException) -> dict[str, str]:

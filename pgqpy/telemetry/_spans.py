@@ -81,13 +81,7 @@ def processing_batch(batch: Any) -> Span:
 
 def processing_event(batch: Any, event: Any) -> Span:
     """Return a block in which an event is processed; without a trace it is the batch's."""
-    if active is None:
-        return OFF
-    try:
-        extra4 = event.extra4
-    except ValueError:  # Its texts are not UTF-8.
-        return OFF
-    if extra4 is None or not (headers := carried_by(extra4)):
+    if active is None or not (headers := _carried_by_event(event)):
         return OFF
     return active.event(batch, event, headers)
 
@@ -137,13 +131,15 @@ def headers_with_trace(headers: Any) -> Any:
 
 def carried(item: Any) -> dict[str, str]:
     """Return W3C's headers of an event's or a task's trace; empty if it has none."""
-    if hasattr(item, "headers"):
-        return _headers_in(item.headers)
+    return _headers_in(item.headers) if hasattr(item, "headers") else _carried_by_event(item)
+
+
+def _carried_by_event(event: Any) -> dict[str, str]:
     try:
-        extra4 = item.extra4
-    except ValueError:  # An event whose texts are not UTF-8.
+        extra4 = event.extra4
+    except ValueError:  # Its texts are not UTF-8.
         return {}
-    return carried_by(extra4)
+    return {} if extra4 is None else carried_by(extra4)
 
 
 def carried_by(extra4: str | None) -> dict[str, str]:

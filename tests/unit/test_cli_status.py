@@ -259,3 +259,14 @@ def test_a_tick_in_the_future_is_no_sign_of_a_ticker() -> None:
     for age, state in ((-timedelta(days=400), "no ticker"), (-timedelta(seconds=1), "ticking")):
         status = status_of(queues=[replace(QUEUE, ticker_lag=age)])
         assert status.queues[0].state == state
+
+
+def test_a_pause_is_no_alert_and_hides_no_failure() -> None:
+    waits = replace(CONSUMER, lag=DAY, last_seen=DAY)
+    paused = {("flights", "counter"): NOW - DAY}
+    status = status_of(consumers=[waits], paused=paused)
+    assert status.queues[0].consumers[0].state is ConsumerState.PAUSED
+    assert status.alerts == []
+    status = status_of(consumers=[waits], paused=paused, failing={("flights", "counter"): FAILING})
+    assert status.queues[0].consumers[0].state is ConsumerState.FAILING
+    assert status.queues[0].consumers[0].paused == NOW - DAY

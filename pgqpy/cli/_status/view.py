@@ -99,7 +99,8 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
     if consumer.paused is not None:
-        state.append(f" since {shown(consumer.paused)}", "default")
+        also = "" if consumer.state is ConsumerState.PAUSED else ", paused"
+        state.append(f"{also} since {shown(consumer.paused)}", "default")
     if consumer.failing is not None:
         state.append(f", {plural(consumer.failing.attempts, 'time')}", "default")
     if consumer.dead_letters:

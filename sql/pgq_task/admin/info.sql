@@ -10,7 +10,8 @@ select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.at
              and exists (select from pgq_task.task e
                           where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id + 0 < t.id) then 'held'
             else 'available' end as status,
-       case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at, t.failures
+       case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at,
+       t.failures
   from pgq_task.task t;
 
 create or replace function pgq_task._shown(anyelement)
