@@ -17,7 +17,7 @@ from pgqpy_consumers.apply import Change, Table
 from pgqpy_consumers.apply._change import change_from
 from pgqpy_consumers.apply._merge import identifiers, is_about_tables, naming
 from pgqpy_consumers.replicate import _source as catalog
-from pgqpy_consumers.replicate._apply import Applier, alike
+from pgqpy_consumers.replicate._apply import Applier
 from pgqpy_consumers.replicate._state import (
     CATCHING_UP,
     COPYING,
@@ -88,10 +88,8 @@ class Copier:
 
     def _copy_rows(self) -> int:
         source, target, replica = self._source, self._target, self._replica
-        with source.transaction():
-            source.execute("set transaction isolation level repeatable read read only")
-            alike(source)
-            [(snapshot,)] = source.execute("select pg_catalog.txid_current_snapshot()::text")
+        queue = self._state.names[0]
+        with catalog.reading(source, queue, replica.source, self._check_stop) as snapshot:
             relation = catalog.by_names(source, replica.source)
             names = catalog.chosen(source, relation, replica.columns)
             with target.transaction():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import LiteralString
 
 import pgqpy
 from pgqpy.errors import NoPrimaryKey
+from pgqpy_consumers.replicate._apply import alike
 from pgqpy_consumers.replicate._state import ReplicaError
 
 
@@ -124,3 +127,80 @@ def key(conn: pgqpy.Connection, relation: Relation) -> list[str]:
             hint="Make it one that is not deferrable.",
         )
     return list(names)
+
+
+# --- a source that is a branch: its queue is a copy, and so are its tables
+
+_IS_BRANCH: LiteralString = """
+select queue_external_ticker from pgq.queue where queue_name = %s
+"""
+#: The table of a branch shows what its own replication has applied, up to this tick.
+_APPLIED: LiteralString = """
+select t.tick_snapshot::text
+  from pgq_ext.replica_table r
+  join pgq_ext.progress p on p.consumer_id = r.rpt_consumer and p.subconsumer_id = r.rpt_queue
+  join pgq.queue q on q.queue_name = r.rpt_queue
+  join pgq.tick t on t.tick_queue = q.queue_id and t.tick_id = p.prg_tick
+ where r.rpt_queue = %s and r.rpt_target_schema = %s and r.rpt_target_table = %s
+   and r.rpt_state = 'in_step'
+"""
+_REPLICATED: LiteralString = """
+select rpt_columns
+  from pgq_ext.replica_table
+ where rpt_queue = %s and rpt_target_schema = %s and rpt_target_table = %s
+   and rpt_source_schema = rpt_target_schema and rpt_source_table = rpt_target_table
+"""
+#: Seconds between looks for the tick, and for how long.
+_POLL, _PATIENCE = 0.05, 10.0
+
+
+def is_branch(conn: pgqpy.Connection, queue: str) -> bool:
+    """Whether the queue is a copy of another database's."""
+    row = conn.execute(_IS_BRANCH, [queue]).fetchone()
+    return row is not None and bool(row[0])
+
+
+def check_replicated(
+    conn: pgqpy.Connection, queue: str, relation: Relation, wanted: Sequence[str]
+) -> None:
+    """Raises ReplicaError unless a branch's table is a copy of these columns, by the same name."""
+    row = conn.execute(_REPLICATED, [queue, *relation.names]).fetchone()
+    if row is None:
+        raise ReplicaError(
+            f"queue {queue!r} is a copy here, and table {relation} is not replicated with it",
+            hint="Replicate it from the root into this database, by the same name, then from here.",
+        )
+    [columns] = row
+    if columns is not None and (lacking := set(wanted) - {*columns, *key(conn, relation)}):
+        raise ReplicaError(f"table {relation} is replicated here without {', '.join(lacking)}")
+
+
+@contextmanager
+def reading(
+    conn: pgqpy.Connection, queue: str, names: tuple[str, str], go_on: Callable[[], None]
+) -> Iterator[str]:
+    """Read a table in one snapshot; the block gets the one of the queue's events that it shows.
+
+    ``go_on`` raises an error to end the wait for it. Raises ReplicaError.
+    """
+    branch, deadline = is_branch(conn, queue), time.monotonic() + _PATIENCE
+    while True:
+        with conn.transaction():
+            conn.execute("set transaction isolation level repeatable read read only")
+            alike(conn)
+            row = (
+                conn.execute(_APPLIED, [queue, *names])
+                if branch
+                else conn.execute("select pg_catalog.txid_current_snapshot()::text")
+            ).fetchone()
+            if row is not None:
+                yield row[0]
+                return
+        if time.monotonic() > deadline:
+            raise ReplicaError(
+                f"table {'.'.join(names)} of the branch is not in step with its queue",
+                hint="`pgqpy run replicate`, with the branch as target, and the branch's worker"
+                " must run.",
+            )
+        go_on()
+        time.sleep(_POLL)

@@ -179,6 +179,24 @@ class State:
             )
         return int(row[0])
 
+    def add_copied(self, other: Replica) -> None:
+        """Add another replication's table the other way round; the copy is there."""
+        self.conn.execute(
+            "insert into pgq_ext.replica_table (rpt_queue, rpt_consumer, rpt_source_schema,"
+            " rpt_source_table, rpt_target_schema, rpt_target_table, rpt_columns, rpt_state,"
+            " rpt_copied) values (%s, %s, %s, %s, %s, %s, %s, 'in_step', true)"
+            " on conflict do nothing",
+            [*self.names, *other.target, *other.source, other.columns],
+        )
+
+    def progress(self) -> int | None:
+        """The tick that has been applied."""
+        row = self.conn.execute(
+            "select prg_tick from pgq_ext.progress where subconsumer_id = %s and consumer_id = %s",
+            self.names,
+        ).fetchone()
+        return None if row is None else row[0]
+
     def remove(self, replica: Replica) -> None:
         self.forget_events(replica)
         self.conn.execute("delete from pgq_ext.replica_table where rpt_id = %s", [replica.id])

@@ -19,7 +19,7 @@ from pgqpy_consumers.apply import Latest, apply_all, describe
 from pgqpy_consumers.apply._change import Row, change_from
 from pgqpy_consumers.apply._merge import stage
 from pgqpy_consumers.replicate import _source as catalog
-from pgqpy_consumers.replicate._apply import alike, may_silence, silent
+from pgqpy_consumers.replicate._apply import may_silence, silent
 from pgqpy_consumers.replicate._digest import Rows
 from pgqpy_consumers.replicate._state import NotComparable, Replica, Snapshot, State
 
@@ -36,9 +36,6 @@ select t.tick_id, t.tick_snapshot::text
  where q.queue_name = %s and t.tick_id = coalesce(%s, t.tick_id)
  order by t.tick_id desc
  limit 1
-"""
-_PROGRESS: LiteralString = """
-select prg_tick from pgq_ext.progress where subconsumer_id = %s and consumer_id = %s
 """
 
 MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
@@ -95,7 +92,6 @@ class Comparer:
             pgqpy.connect(self._dsn, autocommit=True) as asking,
             pgqpy.connect(self._dsn, autocommit=True) as source,
             pgqpy.connect(self._target_dsn, autocommit=True) as target,
-            source.transaction(),
         ):
             state = State(target, *self._names)
             return _Pair(asking, source, state, replica).compare(self._patience, repair)
@@ -118,14 +114,14 @@ class _Pair:
     def compare(self, patience: float, repair: bool) -> Comparison:
         self._check()
         before = self._newest()
-        self._source.execute("set transaction isolation level repeatable read read only")
-        alike(self._source)
-        [row] = self._source.execute("select pg_catalog.txid_current_snapshot()::text")
-        seen = Snapshot.parse(row[0])
-        self._follow(seen, patience)
         # The correct contents of missing and different rows, for a repair.
         self._right: dict[str, Row] = {}
-        found = self._compare(before, seen, repair)
+        with catalog.reading(
+            self._source, self._queue, self._replica.source, self._check
+        ) as snapshot:
+            seen = Snapshot.parse(snapshot)
+            self._follow(seen, patience)
+            found = self._compare(before, seen, repair)
         if repair and found.differences:
             return replace(found, repaired=self._repair(found))
         return found
@@ -163,19 +159,15 @@ class _Pair:
         while not Snapshot.parse((tick := self._newest()).snapshot).covers(seen):
             self._asking.execute("select pgq.force_tick(%s)", [self._queue])
             pause(f"queue {self._queue!r} got no tick", "Keep `pgqpy ticker` running.")
-        while (self._progress() or 0) < tick.id:
+        while (self._state.progress() or 0) < tick.id:
             pause(
                 f"the target has not come to tick {tick.id}",
                 "Keep `pgqpy run replicate` running while tables are compared.",
             )
 
-    def _progress(self) -> int | None:
-        row = self._target.execute(_PROGRESS, self._state.names).fetchone()
-        return None if row is None else int(row[0])
-
     def _reached(self) -> _Tick:
         """The tick at which the target's transaction sees the target."""
-        progress = self._progress()
+        progress = self._state.progress()
         tick = self._tick(progress)
         if tick is None:
             raise NotComparable(f"tick {progress} is forgotten already", hint="Compare once more.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import LiteralString
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -14,7 +15,12 @@ from pgqpy_consumers.apply import describe
 from pgqpy_consumers.replicate import _sequences as sequences
 from pgqpy_consumers.replicate import _source as catalog
 from pgqpy_consumers.replicate._source import Relation
-from pgqpy_consumers.replicate._state import Replica, ReplicaError, State
+from pgqpy_consumers.replicate._state import IN_STEP, Replica, ReplicaError, State
+
+_NEWEST: LiteralString = """
+select max(t.tick_id) from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue
+ where q.queue_name = %s
+"""
 
 
 class Manager:
@@ -64,7 +70,10 @@ class Manager:
         with comes_from(self._target_dsn):
             self._check_target(relation, names, key, wanted, overwrite)
         # Captured first: a table in the target's list must have its changes in the queue.
-        self._capture(relation, key, None if columns is None else list(wanted))
+        if catalog.is_branch(self._source, self._queue):
+            catalog.check_replicated(self._source, self._queue, relation, wanted)
+        else:
+            self._capture(relation, key, None if columns is None else list(wanted))
         with comes_from(self._target_dsn), self.state.conn.transaction():
             id_ = self.state.add(relation.names, names, None if columns is None else list(wanted))
             self._add_owned_sequences(relation, names, wanted, id_)
@@ -132,6 +141,50 @@ class Manager:
             self.state.own()
             self.state.copy_again(self.state.table(self._names(name)))
 
+    def reverse(self, go_on: Callable[[], None]) -> int:
+        """Have the source follow the target, whose queue has become the root; returns the tick.
+
+        Nothing is copied: both show the same at that tick, to which the target has come. ``go_on``
+        is called until it has; it raises an error to end that. It can be run again if it was
+        interrupted. Raises ReplicaError.
+        """
+        source, target, state = self._source, self.state.conn, self.state
+        queue, consumer = state.names
+        if not catalog.is_branch(source, queue) or catalog.is_branch(target, queue):
+            raise ReplicaError(
+                f"queue {queue!r} of the target is not the root of the source's",
+                hint="First `pgqpy node takeover` in the target's database.",
+            )
+        tables = state.tables()
+        for each in tables:
+            if each.state != IN_STEP:
+                raise ReplicaError(
+                    f"table {each} is {each.state}", hint="Let it come in step, or remove it."
+                )
+        [newest] = source.execute(_NEWEST, [queue])
+        while (tick := state.progress() or 0) < newest[0]:
+            go_on()
+        found = sequences.sequences(state)
+        back = State(source, queue, consumer)
+        with source.transaction():
+            for each in tables:
+                back.add_copied(each)
+            for sequence in found:
+                sequences.add(back, sequence.target, sequence.source)
+            source.execute("select pgq_ext.set_last_tick(%s, %s, %s)", [consumer, queue, tick])
+        with target.transaction():
+            state.own()
+            reverse = Manager(target, source, queue, consumer)
+            for each in tables:
+                relation = catalog.by_names(target, each.target)
+                reverse._capture(relation, catalog.key(target, relation), each.columns)
+                state.remove(each)
+            for sequence in found:
+                sequences.remove(state, sequence.source)
+            pgqpy.Admin(target).register_consumer_at(queue, consumer, tick)
+        pgqpy.Admin(source).unregister_consumer(queue, consumer)
+        return tick
+
     def replica(self, name: str) -> Replica:
         """One of the tables. Raises ReplicaError."""
         return self.state.table(self._names(name))
@@ -146,6 +199,12 @@ class Manager:
             relation = catalog.by_names(self._source, replica.source)
         except ReplicaError as error:
             return error.message
+        if catalog.is_branch(self._source, self._queue):
+            try:
+                catalog.check_replicated(self._source, self._queue, relation, ())
+            except ReplicaError as error:
+                return error.message
+            return None
         captured = self._source.execute(
             "select from pgq.capture_info(%s::oid::regclass) where queue_name = %s and enabled",
             [relation.oid, self._queue],

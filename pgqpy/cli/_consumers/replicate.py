@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -205,6 +206,35 @@ def repair(path: Path, **which: Any) -> None:
       pgqpy replicate repair public.flight replicate.toml
     """
     _print_comparisons(_compare(path, repair=True, **which))
+
+
+@replicate.command("reverse", role="pgq_admin")
+@config_argument
+@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
+def reverse(path: Path, wait: float) -> None:
+    """Have the source follow the target, which has become the queue's root.
+
+    First `pgqpy node takeover`, with no writes to the tables from before it until this command has
+    ended. `pgqpy run replicate CONFIG.TOML` must still run, to apply the last changes; end it
+    afterwards. Nothing is copied. From then on the target's tables are captured, and a
+    configuration with dsn and target_dsn exchanged keeps the source's equal.
+
+    Examples:
+      pgqpy replicate reverse replicate.toml
+    """
+    until = monotonic() + wait
+
+    def go_on() -> None:
+        if monotonic() > until:
+            raise CliError(
+                f"the target has not come to the end of the queue within {wait:g} s",
+                f"keep `pgqpy run replicate {path}` running",
+            )
+        sleep(0.05)
+
+    with _manager(path) as manager:
+        tick = manager.reverse(go_on)
+    say(f"from tick {tick} on the source follows: exchange dsn and target_dsn, and run replicate")
 
 
 def _compare(path: Path, *, tables: Sequence[str], wait: float, repair: bool) -> list[Comparison]:
