@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import psycopg
 import pytest
 
 import pgqpy
@@ -9,7 +13,7 @@ from pgqpy import Consumer, Event
 from pgqpy.embedded import Server
 from tests.faults.load import QUEUE, Load, drain
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_standby import started_pair
 from tests.fixtures.fix_ticker import StartTicker
 
@@ -80,3 +84,29 @@ def test_a_promoted_standby_goes_on_with_nothing_lost_or_doubled(
         assert not ops.value(pair.there, "select pgq._is_native_txid() is false")
         [claimed] = pair.there.execute("select payload from pgq_task.claim('{mails}', 'w')")
         assert claimed == (1,)
+
+
+def test_a_tick_is_on_the_standby_before_consumers_see_it(server: Server) -> None:
+    """Whatever the ticker's synchronous_commit: its id must not come again after a failover."""
+    with started_pair(server.version) as pair, ThreadPoolExecutor() as pool:
+        pair.conn.execute("select pgq.create_queue('q')")
+        pair.conn.execute("alter system set synchronous_standby_names = '*'")
+        pair.conn.execute("select pg_reload_conf()")
+        [receiver] = [
+            child
+            for child in psutil.Process(pair.standby.pid).children()
+            if "walreceiver" in " ".join(child.cmdline())
+        ]
+        newest = ops.value(pair.conn, "select max(tick_id) from pgq.tick")
+        receiver.suspend()
+        try:
+            with psycopg.connect(pair.primary.dsn, autocommit=True) as ticker:
+                ticker.execute("set synchronous_commit = local")
+                made = pool.submit(ops.tick, ticker, "q")
+                waits = "select wait_event = 'SyncRep' from pg_stat_activity where pid = %s"
+                wait_until(lambda: ops.value(pair.conn, waits, ticker.info.backend_pid))
+                assert ops.value(pair.conn, "select max(tick_id) from pgq.tick") == newest
+                receiver.resume()
+                made.result(PATIENCE)
+        finally:
+            receiver.resume()

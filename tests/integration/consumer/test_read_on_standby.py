@@ -14,6 +14,7 @@ import pgqpy
 from pgqpy import Admin, AsyncConsumer, Consumer, Event, Producer
 from pgqpy.errors import InvalidConsumer, NotReplayed
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_standby import HotPair
 
@@ -189,3 +190,19 @@ def test_a_group_refuses_a_standby() -> None:
         type("G", (pgqpy.GroupConsumer,), {"process_event": lambda self, conn, event: None})(
             "", queue="q", consumer="g", read_dsn=""
         ).run()
+
+
+def test_status_and_doctor_say_that_it_is_a_standby(
+    hot_pair: HotPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", hot_pair.standby.dsn)
+    cli = Cli(hot_pair.standby.dsn)
+    send(hot_pair, "a", "b")
+    hot_pair.catch_up()
+    assert "standby, 0 s behind" in cli.ok("status")
+    [info] = cli.json("status")["queues"]
+    # Sequences are 32 numbers ahead there.
+    assert (info["unticked_events"], info["consumers"][0]["pending_events"]) == (0, 2)
+    told = cli("doctor").output
+    assert "this server is a standby: the ticker leads on the primary" in told
+    assert "target_session_attrs=read-write" in cli.fails("consumer", "register", "q", "d")
