@@ -107,7 +107,11 @@ class Standby:
         # A pooler may give the second statement to another server than the first.
         query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         reader = _SpooledReader(self._conn)
-        reader.start(query.as_string(None), batch.event_types)
+        try:
+            reader.start(query.as_string(None), batch.event_types)
+        except BaseException:
+            reader.close()
+            raise
         return reader
 
     def _note(self, error: PgqError | None) -> None:
@@ -130,9 +134,12 @@ class _SpooledReader(Reader):
     not if it waits for the client to take what it has sent: then replay would wait, too.
     """
 
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn)
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by `close`)
+
     def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         super().start(batch_sql, event_types)
-        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by `close`)
         while rows := self.rows():
             pickle.dump(rows, self._file)
         pickle.dump([], self._file)

@@ -104,7 +104,11 @@ class AsyncStandby:
         # A pooler may give the second statement to another server than the first.
         query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         reader = _AsyncSpooledReader(self._conn)
-        await reader.start(query.as_string(None), batch.event_types)
+        try:
+            await reader.start(query.as_string(None), batch.event_types)
+        except BaseException:
+            await reader.close()
+            raise
         return reader
 
     def _note(self, error: PgqError | None) -> None:
@@ -127,9 +131,12 @@ class _AsyncSpooledReader(AsyncReader):
     not if it waits for the client to take what it has sent: then replay would wait, too.
     """
 
+    def __init__(self, conn: AsyncConnection) -> None:
+        super().__init__(conn)
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by `close`)
+
     async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         await super().start(batch_sql, event_types)
-        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by `close`)
         while rows := await self.rows():
             pickle.dump(rows, self._file)
         pickle.dump([], self._file)
