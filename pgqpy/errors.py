@@ -131,6 +131,10 @@ class WriterInUse(PgqError, sqlstates=("PQ017",)):
     """Another stream writes under the writer's name, or its checkpoint was set back."""
 
 
+class NotReplayed(PgqError, sqlstates=("PQ018",)):
+    """The standby has not replayed the events that are to be read there."""
+
+
 class InvalidTriggerArgument(PgqError, sqlstates=("PQ020",)):
     """A trigger was created with an argument that it does not know."""
 

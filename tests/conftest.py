@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fixtures.fix_db",
     "tests.fixtures.fix_reference",
     "tests.fixtures.fix_client",
+    "tests.fixtures.fix_standby",
     "tests.fixtures.forked",
     "tests.fixtures.fix_ticker",
     "tests.fixtures.fix_cli",

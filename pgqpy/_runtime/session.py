@@ -43,18 +43,23 @@ class Session:
     def working(self) -> BatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = self._connect(BatchConnection)
+            self._working = self._connect(BatchConnection, self._dsn)
             self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     def reading(self) -> Connection:
         """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = self._connect(psycopg.Connection[tuple[Any, ...]])
-            if self._reading.info.parameter_status("server_encoding") == "SQL_ASCII":
-                # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
-                self._reading.execute(b"set client_encoding to SQL_ASCII", prepare=False)
+            self._reading = self.connect_to_read(self._dsn)
         return self._reading
+
+    def connect_to_read(self, dsn: str) -> Connection:
+        """Open a connection for events, there or to a copy of the server."""
+        conn = self._connect(psycopg.Connection[tuple[Any, ...]], dsn)
+        if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
+            # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
+            conn.execute(b"set client_encoding to SQL_ASCII", prepare=False)
+        return conn
 
     @property
     def lost(self) -> bool:
@@ -100,10 +105,10 @@ class Session:
         if self._subscription is not None:
             self._subscription.close()
 
-    def _connect(self, kind: type[C]) -> C:
+    def _connect(self, kind: type[C], dsn: str) -> C:
         return connect_as(
             kind,
-            self._dsn,
+            dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,
             application_name=self._application_name,

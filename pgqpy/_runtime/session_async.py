@@ -40,18 +40,23 @@ class AsyncSession:
     async def working(self) -> AsyncBatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = await self._connect(AsyncBatchConnection)
+            self._working = await self._connect(AsyncBatchConnection, self._dsn)
             await self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     async def reading(self) -> AsyncConnection:
         """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = await self._connect(psycopg.AsyncConnection[tuple[Any, ...]])
-            if self._reading.info.parameter_status("server_encoding") == "SQL_ASCII":
-                # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
-                await self._reading.execute(b"set client_encoding to SQL_ASCII", prepare=False)
+            self._reading = await self.connect_to_read(self._dsn)
         return self._reading
+
+    async def connect_to_read(self, dsn: str) -> AsyncConnection:
+        """Open a connection for events, there or to a copy of the server."""
+        conn = await self._connect(psycopg.AsyncConnection[tuple[Any, ...]], dsn)
+        if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
+            # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
+            await conn.execute(b"set client_encoding to SQL_ASCII", prepare=False)
+        return conn
 
     @property
     def lost(self) -> bool:
@@ -97,10 +102,10 @@ class AsyncSession:
         if self._subscription is not None:
             await self._subscription.close()
 
-    async def _connect(self, kind: type[C]) -> C:
+    async def _connect(self, kind: type[C], dsn: str) -> C:
         return await async_connect_as(
             kind,
-            self._dsn,
+            dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,
             application_name=self._application_name,

@@ -81,18 +81,17 @@ def next_batch(
     consumer: str,
     max_count: int | None,
     min_lag: timedelta | None,
-    event_types: Collection[str] | None,
+    most_inline: int,
     *,
     with_tick: bool = False,
 ) -> tuple[bytes, list[Any]]:
     """Return the statement that opens a consumer's next batch, and its parameters.
 
-    ``with_tick`` is for consumers that store their ticks elsewhere.
+    ``most_inline`` is the maximum number of events to get with it. ``with_tick`` is for consumers
+    that store their ticks elsewhere.
     """
     if max_count is None:
         return _NEXT_BATCH_OF_PGQ, [queue, consumer, min_lag]
-    # If only some types are wanted, the server must not send the others.
-    most_inline = MOST_INLINE if event_types is None else 0
     parameters = [queue, consumer, min_lag, max_count, most_inline]
     if with_tick:
         return _NEXT_BATCH_AND_TICK, [queue, *parameters]

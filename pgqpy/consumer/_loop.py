@@ -23,10 +23,11 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
 from pgqpy._wire.contract import Validators
-from pgqpy._wire.statements import next_batch
+from pgqpy._wire.statements import MOST_INLINE, next_batch
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection
 from pgqpy.consumer._events import RunInPieces
+from pgqpy.consumer._standby import Standby
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
@@ -80,6 +81,8 @@ class Batches:
     _with_tick = False
     #: The class of the batches.
     _kind: ClassVar[Callable[..., Batch]] = Batch
+    #: The standby on which batches are read; None: on the primary.
+    standby: Standby | None = None
 
     def __init__(self, consumer: Hooks) -> None:
         self._consumer = consumer
@@ -142,8 +145,16 @@ class Batches:
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         mine = self._consumer
-        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
-        return next_batch(*wanted, with_tick=self._with_tick)
+        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag
+        return next_batch(*wanted, self._most_inline, with_tick=self._with_tick)
+
+    @property
+    def _most_inline(self) -> int:
+        """The maximum number of events to get with the batch; -1: none, not even an empty list."""
+        if self.standby is not None:
+            return -1
+        # If only some types are wanted, the server must not send the others.
+        return MOST_INLINE if self._consumer.event_types is None else 0
 
     def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
         """Return the batch of a row; a large one is read on the session's other connection."""
@@ -164,6 +175,7 @@ class Batches:
             event_types=self._consumer.event_types,
             validators=self._validators(session),
             source=session.reading() if rows is None else rows,
+            elsewhere=self.standby,
             **more,
         )
 

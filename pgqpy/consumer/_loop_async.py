@@ -20,10 +20,11 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy._wire.contract import Validators
-from pgqpy._wire.statements import next_batch
+from pgqpy._wire.statements import MOST_INLINE, next_batch
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._events_async import RunInPieces
+from pgqpy.consumer._standby_async import AsyncStandby
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
 from pgqpy.log import logger
@@ -77,6 +78,8 @@ class AsyncBatches:
     _with_tick = False
     #: The class of the batches.
     _kind: ClassVar[Callable[..., AsyncBatch]] = AsyncBatch
+    #: The standby on which batches are read; None: on the primary.
+    standby: AsyncStandby | None = None
 
     def __init__(self, consumer: AsyncHooks) -> None:
         self._consumer = consumer
@@ -139,8 +142,16 @@ class AsyncBatches:
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         mine = self._consumer
-        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
-        return next_batch(*wanted, with_tick=self._with_tick)
+        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag
+        return next_batch(*wanted, self._most_inline, with_tick=self._with_tick)
+
+    @property
+    def _most_inline(self) -> int:
+        """The maximum number of events to get with the batch; -1: none, not even an empty list."""
+        if self.standby is not None:
+            return -1
+        # If only some types are wanted, the server must not send the others.
+        return MOST_INLINE if self._consumer.event_types is None else 0
 
     async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""
@@ -161,6 +172,7 @@ class AsyncBatches:
             event_types=self._consumer.event_types,
             validators=await self._validators(session),
             source=await session.reading() if rows is None else rows,
+            elsewhere=self.standby,
             **more,
         )
 

@@ -36,6 +36,7 @@ from pgqpy.connection import Connection, connect
 from pgqpy.consumer._concurrency import concurrency
 from pgqpy.consumer._events import EventByEvent
 from pgqpy.consumer._loop import Batches, Loop
+from pgqpy.consumer._standby import Standby
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
@@ -55,6 +56,7 @@ class ConsumerOptions(TypedDict, total=False):
     batch_size: int | None
     concurrency: int | None
     listen_dsn: str | None
+    read_dsn: str | None
     prepare_threshold: int | None
 
 
@@ -115,6 +117,9 @@ class Consumer(Stoppable):
     """Whether to be notified of new ticks by LISTEN, if that is possible."""
     poll_interval: float = 1.0
     """Seconds between polls for a batch; a hundred times that while LISTEN is known to work."""
+    read_patience: float | None = 10.0
+    """Seconds to wait for the standby of ``read_dsn``, before batches are read on the primary.
+    None: they never are; a batch that the standby lacks is retried."""
 
     retry_policy: RetryPolicy | None = None
     """The action for an event for which `process_event` raises: a `FixedDelay`, an
@@ -155,13 +160,15 @@ class Consumer(Stoppable):
         batch_size: int | None = None,
         concurrency: int | None = None,
         listen_dsn: str | None = None,
+        read_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
         """``dsn`` is read by `pgqpy.dsn.resolve`; names and settings here win over the class's.
 
         The ``handler`` is called like `process_event`, which need not be overridden then.
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
-        ``prepare_threshold=None`` if it does not support prepared statements.
+        ``prepare_threshold=None`` if it does not support prepared statements. With ``read_dsn``
+        events are read there, on a standby of the queue's server, as soon as it has replayed them.
         """
         self.dsn = dsns.resolve(dsn)
         self.queue = queue or self.queue
@@ -173,6 +180,7 @@ class Consumer(Stoppable):
         self.concurrency = self.concurrency if concurrency is None else concurrency
         self.handler = handler
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 
     # --- to be overridden: processing
@@ -373,11 +381,16 @@ class Consumer(Stoppable):
                 isolation_level=self.isolation_level,
             )
             batches = self._batches()
+            if self.read_dsn is not None:
+                connect = partial(session.connect_to_read, self.read_dsn)
+                batches.standby = Standby(self, waker, connect)
             try:
                 yield Loop(self, batches, session, waker, strict=strict)
             finally:
                 batches.close(session)
                 session.close()
+                if batches.standby is not None:
+                    batches.standby.close()
 
     def _traced(self, batch: Batch, process: Callable[[Event], None]) -> Callable[[Event], None]:
         """Return what processes an event, within a span if telemetry is on."""
@@ -425,6 +438,7 @@ class Consumer(Stoppable):
 _SETTINGS = {
     "batch_size": COUNT.or_none(),
     "concurrency": concurrency,
+    "read_patience": SECONDS.or_none(),
     **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,

@@ -33,6 +33,7 @@ from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._concurrency import async_concurrency
 from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
+from pgqpy.consumer._standby_async import AsyncStandby
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
@@ -52,6 +53,7 @@ class ConsumerOptions(TypedDict, total=False):
     batch_size: int | None
     concurrency: int | None
     listen_dsn: str | None
+    read_dsn: str | None
     prepare_threshold: int | None
 
 
@@ -112,6 +114,9 @@ class AsyncConsumer(AsyncStoppable):
     """Whether to be notified of new ticks by LISTEN, if that is possible."""
     poll_interval: float = 1.0
     """Seconds between polls for a batch; a hundred times that while LISTEN is known to work."""
+    read_patience: float | None = 10.0
+    """Seconds to wait for the standby of ``read_dsn``, before batches are read on the primary.
+    None: they never are; a batch that the standby lacks is retried."""
 
     retry_policy: RetryPolicy | None = None
     """The action for an event for which `process_event` raises: a `FixedDelay`, an
@@ -152,13 +157,15 @@ class AsyncConsumer(AsyncStoppable):
         batch_size: int | None = None,
         concurrency: int | None = None,
         listen_dsn: str | None = None,
+        read_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
         """``dsn`` is read by `pgqpy.dsn.resolve`; names and settings here win over the class's.
 
         The ``handler`` is called like `process_event`, which need not be overridden then.
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
-        ``prepare_threshold=None`` if it does not support prepared statements.
+        ``prepare_threshold=None`` if it does not support prepared statements. With ``read_dsn``
+        events are read there, on a standby of the queue's server, as soon as it has replayed them.
         """
         self.dsn = dsns.resolve(dsn)
         self.queue = queue or self.queue
@@ -170,6 +177,7 @@ class AsyncConsumer(AsyncStoppable):
         self.concurrency = self.concurrency if concurrency is None else concurrency
         self.handler = handler
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 
     # --- to be overridden: processing
@@ -374,11 +382,16 @@ class AsyncConsumer(AsyncStoppable):
                 isolation_level=self.isolation_level,
             )
             batches = self._batches()
+            if self.read_dsn is not None:
+                connect = partial(session.connect_to_read, self.read_dsn)
+                batches.standby = AsyncStandby(self, waker, connect)
             try:
                 yield AsyncLoop(self, batches, session, waker, strict=strict)
             finally:
                 await batches.close(session)
                 await session.close()
+                if batches.standby is not None:
+                    await batches.standby.close()
 
     def _traced(
         self, batch: AsyncBatch, process: Callable[[Event], Awaitable[None]]
@@ -428,6 +441,7 @@ class AsyncConsumer(AsyncStoppable):
 _SETTINGS = {
     "batch_size": COUNT.or_none(),
     "concurrency": async_concurrency,
+    "read_patience": SECONDS.or_none(),
     **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 
@@ -24,6 +24,12 @@ from pgqpy.event import Event, Retries
 
 #: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
+
+
+class Elsewhere(Protocol):
+    """Where events may be read instead."""
+
+    def read(self, batch: Batch) -> Reader | None: ...
 
 
 # Long: a field each for what the server tells of a batch.
@@ -70,16 +76,13 @@ class Batch:
 
     #: The connection that reads the events, or the rows of a small batch.
     source: Connection | Sequence[bytes] = field(repr=False)
+    #: Reads the events instead, if it can.
+    elsewhere: Elsewhere | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events. Raises PgqError if the connection fails on the way."""
         self.close()
-        reader: Reader | RowsReader
-        if isinstance(self.source, psycopg.Connection):
-            reader = self._reader = Reader(self.source)
-            reader.start(self.sql, self.event_types)
-        else:
-            reader = self._reader = RowsReader(self.source)
+        reader = self._reader = self._begin_to_read()
         self.events_read = 0
         try:
             while True:
@@ -97,6 +100,15 @@ class Batch:
                 yield from events
         finally:
             reader.close()
+
+    def _begin_to_read(self) -> Reader | RowsReader:
+        if not isinstance(self.source, psycopg.Connection):
+            return RowsReader(self.source)
+        if self.elsewhere is not None and (read := self.elsewhere.read(self)) is not None:
+            return read
+        reader = Reader(self.source)
+        reader.start(self.sql, self.event_types)
+        return reader
 
     @property
     def retried(self) -> int:
@@ -199,6 +211,10 @@ class Reader(CopyReader):
 
     def read(self, retries: Retries | None) -> list[Event]:
         """Return the next events, at least one; an empty list is the end. Raises PgqError."""
+        return decode_events(self.rows(), retries)
+
+    def rows(self) -> list[bytes]:
+        """Return the next events as `decode_events` takes them."""
         rows: list[bytes] = []
         while self._active and not rows:
             rows = self.messages()
@@ -208,7 +224,7 @@ class Reader(CopyReader):
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        return decode_events(rows, retries)
+        return rows
 
 
 class RowsReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 
@@ -21,6 +21,12 @@ from pgqpy.event import Event, Retries
 
 #: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
+
+
+class AsyncElsewhere(Protocol):
+    """Where events may be read instead."""
+
+    async def read(self, batch: AsyncBatch) -> AsyncReader | None: ...
 
 
 # Long: a field each for what the server tells of a batch.
@@ -67,16 +73,13 @@ class AsyncBatch:
 
     #: The connection that reads the events, or the rows of a small batch.
     source: AsyncConnection | Sequence[bytes] = field(repr=False)
+    #: Reads the events instead, if it can.
+    elsewhere: AsyncElsewhere | None = field(default=None, repr=False)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events. Raises PgqError if the connection fails on the way."""
         await self.close()
-        reader: AsyncReader | AsyncRowsReader
-        if isinstance(self.source, psycopg.AsyncConnection):
-            reader = self._reader = AsyncReader(self.source)
-            await reader.start(self.sql, self.event_types)
-        else:
-            reader = self._reader = AsyncRowsReader(self.source)
+        reader = self._reader = await self._begin_to_read()
         self.events_read = 0
         try:
             while True:
@@ -95,6 +98,15 @@ class AsyncBatch:
                     yield event
         finally:
             await reader.close()
+
+    async def _begin_to_read(self) -> AsyncReader | AsyncRowsReader:
+        if not isinstance(self.source, psycopg.AsyncConnection):
+            return AsyncRowsReader(self.source)
+        if self.elsewhere is not None and (read := await self.elsewhere.read(self)) is not None:
+            return read
+        reader = AsyncReader(self.source)
+        await reader.start(self.sql, self.event_types)
+        return reader
 
     @property
     def retried(self) -> int:
@@ -197,6 +209,10 @@ class AsyncReader(AsyncCopyReader):
 
     async def read(self, retries: Retries | None) -> list[Event]:
         """Return the next events, at least one; an empty list is the end. Raises PgqError."""
+        return decode_events(await self.rows(), retries)
+
+    async def rows(self) -> list[bytes]:
+        """Return the next events as `decode_events` takes them."""
         rows: list[bytes] = []
         while self._active and not rows:
             rows = await self.messages()
@@ -206,7 +222,7 @@ class AsyncReader(AsyncCopyReader):
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        return decode_events(rows, retries)
+        return rows
 
 
 class AsyncRowsReader:

@@ -17,7 +17,6 @@ from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session import Session
-from pgqpy._wire.statements import MOST_INLINE
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
@@ -159,8 +158,8 @@ class _SharedBatches(Batches):
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         consumer = self._consumer
-        most_inline = MOST_INLINE if consumer.event_types is None else 0
-        options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
+        bounds = consumer.batch_size, self._most_inline
+        options = [consumer.dead_after, consumer.min_lag, *bounds]
         return _NEXT_BATCH, [*self._member, *options]
 
     def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:

@@ -14,7 +14,6 @@ from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._wire.statements import MOST_INLINE
 from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._loop_async import AsyncBatches
@@ -157,8 +156,8 @@ class _AsyncSharedBatches(AsyncBatches):
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         consumer = self._consumer
-        most_inline = MOST_INLINE if consumer.event_types is None else 0
-        options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
+        bounds = consumer.batch_size, self._most_inline
+        options = [consumer.dead_after, consumer.min_lag, *bounds]
         return _NEXT_BATCH, [*self._member, *options]
 
     async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:

@@ -29,7 +29,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError
+from pgqpy.errors import InvalidConsumer, LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
@@ -203,6 +203,11 @@ class GroupConsumer(Consumer):
 
     def _check(self) -> None:
         super()._check()
+        if self.read_dsn is not None:
+            raise InvalidConsumer(
+                f"{type(self).__name__} is a group's, which is not read on a standby",
+                hint="Leave read_dsn out: which keys are parked is known on the primary.",
+            )
         check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
     def _batches(self) -> Batches:

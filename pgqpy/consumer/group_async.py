@@ -27,7 +27,7 @@ from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch, AsyncParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError
+from pgqpy.errors import InvalidConsumer, LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
@@ -201,6 +201,11 @@ class AsyncGroupConsumer(AsyncConsumer):
 
     def _check(self) -> None:
         super()._check()
+        if self.read_dsn is not None:
+            raise InvalidConsumer(
+                f"{type(self).__name__} is a group's, which is not read on a standby",
+                hint="Leave read_dsn out: which keys are parked is known on the primary.",
+            )
         check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
     def _batches(self) -> AsyncBatches:

@@ -27,9 +27,12 @@ def ticks(state: Judgement) -> Iterator[Finding]:
     for queue in state.queues:
         if queue.state is QueueState.NO_TICKER:
             last = "no tick yet" if queue.tick_age is None else f"last tick {ago(queue.tick_age)}"
+            remedy = "keep `pgqpy ticker` running"
+            if state.readings.server.standby_lag is not None:
+                remedy += " for the primary, and see whether this standby follows it"
             yield problem(
                 f"{queue.queue}: no ticker is running ({last}), so its events are not delivered",
-                "keep `pgqpy ticker` running",
+                remedy,
             )
         elif queue.state is QueueState.PAUSED:
             yield note(

@@ -35,7 +35,11 @@ select current_database() as database,
            and objsubid = 2
            and granted
            and database = (select oid from pg_catalog.pg_database
-                            where datname = current_database())) as ticker_pid
+                            where datname = current_database())) as ticker_pid,
+       case when not pg_is_in_recovery() then null
+            when pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() then interval '0'
+            else coalesce(clock_timestamp() - pg_last_xact_replay_timestamp(), interval '0')
+        end as standby_lag
 """
 
 # Not every role may read all of it; every role may ask whether it may.
@@ -153,6 +157,8 @@ class Server:
     server_version: str
     time: datetime
     ticker_pid: int | None
+    #: The age of what a standby has replayed; None: it is no standby.
+    standby_lag: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

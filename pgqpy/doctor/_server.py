@@ -153,7 +153,9 @@ def ticker(look: Look) -> Iterator[Finding]:
     state = look.judgement
     pid = state.readings.server.ticker_pid
     ticked = [each for each in state.queues if each.state is not QueueState.EXTERNAL]
-    if any(lock.lock == LEAD for lock in state.readings.foreign_locks):
+    if state.readings.server.standby_lag is not None:
+        yield note("this server is a standby: the ticker leads on the primary")
+    elif any(lock.lock == LEAD for lock in state.readings.foreign_locks):
         yield problem(
             "no ticker leads: a session without any role of pgq has taken the lead's lock",
             "end that session: see `locks of strangers`",

@@ -95,7 +95,7 @@ as $$
 -- Makes the commit wait until the transaction is on disk. The batch is finished in another database next, and after a
 -- crash it must not be finished there and missing here.
 begin
-    if pg_catalog.current_setting('synchronous_commit') = 'off' then
+    if pg_catalog.current_setting('synchronous_commit') in ('off', 'local') then
         perform pg_catalog.set_config('synchronous_commit', 'on', true);
     end if;
 end;

@@ -28,8 +28,8 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.fix_pool import Pool
+from tests.fixtures.fix_standby import standby_of
 from tests.fixtures.fix_ticker import StartTicker, eventually
-from tests.integration.core.test_invariant_2_same_rows import standby_of
 
 MINUTE = timedelta(minutes=1)
 NOW = timedelta()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -29,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from pgqpy import dsn
-from pgqpy.errors import ConnectionFailed, TickNotFound
+from pgqpy.errors import ConnectionFailed, NotReplayed, TickNotFound
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,6 +134,9 @@ def cut(first: int, last: int, parts: int) -> list[Slice]:
 _BATCH_BYTES = 1024 * 1024
 _BATCH_SIZE = "adbc.postgresql.batch_size_hint_bytes"
 
+# The seconds that a task waits for a standby.
+_REPLAY = 60.0
+
 _GONE = {"PQ008": "rotation has removed them", "42P01": "the queue was dropped"}
 
 
@@ -157,6 +161,9 @@ class EventSource:
     still_there: str | None = field(default=None, repr=False)
     """A query that gives a row as long as the events may be read. Only needed if the main query
     does not fail by itself when rotation has truncated its tables."""
+    replayed: str | None = field(default=None, repr=False)
+    """A query that tells whether the server, a standby, has replayed the events; None: it is not
+    asked."""
 
     def statement(self, part: Slice) -> str:
         """The query for the events of a slice."""
@@ -173,6 +180,8 @@ class EventSource:
         # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
         # and its check would pass.
         with connect(self.conninfo) as connection:
+            if self.replayed is not None:
+                self._await_replay(connection, self.replayed)
             try:
                 yield from self._rows(connection, part)
             except Exception as error:
@@ -189,6 +198,22 @@ class EventSource:
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:
                     yield batch.cast(schema)
+
+    def _await_replay(self, connection: Any, replayed: str) -> None:
+        until, pause = monotonic() + _REPLAY, 0.001
+        with connection.cursor() as cursor:
+            while True:
+                cursor.execute(replayed)
+                if cursor.fetchone()[0]:
+                    return
+                if monotonic() > until:
+                    raise NotReplayed(
+                        f"{self.description}: the standby has not replayed them within"
+                        f" {_REPLAY:.0f} s",
+                        hint="See whether it follows the primary, or leave out option readDsn.",
+                    )
+                sleep(pause)
+                pause = min(2 * pause, 0.1)
 
     def _check_gone(self, connection: Any, failure: Exception) -> None:
         """Raises EventsGoneError if that is why reading failed. An error while Arrow streams has no

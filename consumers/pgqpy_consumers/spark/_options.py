@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from difflib import get_close_matches
@@ -138,10 +139,13 @@ class Options:
 
     def connect(self, application_name: str) -> pgqpy.Connection:
         """Open a connection in autocommit, by the options or the environment."""
+        return self._connect(self.dsn, application_name)
+
+    def _connect(self, dsn: str | None, application_name: str) -> pgqpy.Connection:
         settings = {} if self.password is None else {"password": self.password}
         # No prepared statements: a pooler in between may not know them, and few are run twice.
         return pgqpy.connect(
-            self.dsn,
+            dsn,
             autocommit=True,
             prepare_threshold=None,
             application_name=application_name[:63],
@@ -153,6 +157,8 @@ class Options:
 class EventOptions(Options):
     """Options for turning events into rows, in batch reads and in streams."""
 
+    read_dsn: Annotated[str | None, text] = field(default=None, repr=False)
+    """A standby of the queue's server, on which events are read; None: on the server itself."""
     num_partitions: Annotated[int | None, count] = None
     """The maximum number of slices to read a range in."""
     columns: Annotated[tuple[str, ...] | None, _names] = None
@@ -185,6 +191,15 @@ class EventOptions(Options):
             condition = f"({self.where}) and {condition}"
         object.__setattr__(self, "where", condition)
         object.__setattr__(self, "payload", self.payload or "json")
+
+    @contextmanager
+    def standby(self, application_name: str) -> Iterator[pgqpy.Connection | None]:
+        """Open a connection to the standby, if there is one."""
+        if self.read_dsn is None:
+            yield None
+            return
+        with self._connect(self.read_dsn, application_name) as conn:
+            yield conn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +298,8 @@ def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
 
 def check_no_password(options: Options) -> None:
     """Raises InvalidOption if the options have a password, which a table must not keep."""
-    if options.password is not None or "password" in parse_dsn(options.dsn or ""):
+    dsns = options.dsn, getattr(options, "read_dsn", None)
+    if options.password is not None or any("password" in parse_dsn(dsn or "") for dsn in dsns):
         raise InvalidOption(
             "a table's options have a password, which Spark would keep in its catalog and show",
             hint="Name a service in dsn, or keep the password in .pgpass or PGPASSWORD.",

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, LiteralString, Self
 
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
@@ -175,14 +176,17 @@ def range_source(
     columns: Sequence[str] = EVENT_COLUMNS,
     where: str | None = None,
     consumer: str | None = None,
+    standby: pgqpy.Connection | None = None,
 ) -> EventSource:
-    """The events after one tick up to another; executors connect as ``conn`` did.
+    """The events after one tick up to another; executors connect as ``conn`` did, or as ``standby``
+    and wait until that has replayed them.
 
     ``where`` is a condition in SQL over `EVENT_COLUMNS`. ``consumer`` is the consumer whose retried
     events are included.
 
     Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
-    InvalidParameter if it runs backwards or ``where`` is more than a condition.
+    InvalidParameter if it runs backwards or ``where`` is more than a condition, ForeignOffset if
+    ``standby`` is another database's.
     """
     if where is not None:
         check_condition(conn, where)
@@ -192,10 +196,23 @@ def range_source(
             (queue, start.tick, start.snapshot, end.tick, end.snapshot, consumer),
         ).fetchone()
     assert row is not None
+    # A DataFrame has no order, so sorting is not needed.
+    query, replayed = row[0].removesuffix(" order by 1"), None
+    if standby is not None:
+        if fingerprint(standby, queue) != end.queue:
+            raise ForeignOffset(
+                f"the database of readDsn has another queue {queue!r}",
+                hint="Give a standby of the queue's server, and the same database.",
+            )
+        place = sql.Literal(queue).as_string(None), f"{end.tick:d}"
+        replayed = "select pgq.has_replayed({}, {})".format(*place)
+        # A pooler may give the second statement to another server than the first.
+        required = "pgq.has_replayed({}, {}, null, true)".format(*place)
+        query = f"select * from ({query}) range where (select {required})"
     return EventSource(
-        conninfo=conninfo(conn),
-        # A DataFrame has no order, so sorting is not needed.
-        query=row[0].removesuffix(" order by 1"),
+        conninfo=conninfo(standby or conn),
+        query=query,
+        replayed=replayed,
         columns=tuple(columns),
         condition=where or "true",
         description=f"ticks {start.tick} to {end.tick} of queue {queue!r}",

@@ -63,7 +63,8 @@ class PgqReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ask for the query now: rotation may have gone on since the range was pinned."""
         options = self._options
-        with options.connect("pgqpy spark read") as conn:
+        name = "pgqpy spark read"
+        with options.connect(name) as conn, options.standby(name) as standby:
             ranges.check(conn, options.queue, self._end)
             source = ranges.range_source(
                 conn,
@@ -73,6 +74,7 @@ class PgqReader(DataSourceReader):
                 columns=self._decoding.columns,
                 where=options.where,
                 consumer=options.consumer,
+                standby=standby,
             )
         most = options.num_partitions or DEFAULT_PARTITIONS
         slices = slices_between(self._start.seq, self._end.seq, most)

@@ -210,14 +210,16 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._follow(conn, end[AFTER])
         if after.tick >= last.tick:
             return []
-        source = ranges.range_source(
-            conn,
-            self._options.queue,
-            after,
-            last,
-            columns=self._decoding.columns,
-            where=self._options.where,
-        )
+        with self._options.standby("pgqpy spark stream") as standby:
+            source = ranges.range_source(
+                conn,
+                self._options.queue,
+                after,
+                last,
+                columns=self._decoding.columns,
+                where=self._options.where,
+                standby=standby,
+            )
         most = self._options.num_partitions or DEFAULT_PARTITIONS
         return [EventPartition(source, part) for part in slices_between(after.seq, last.seq, most)]
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy._runtime.words import brief, plural, printable, rate
+from pgqpy._runtime.words import brief, duration, plural, printable, rate
 from pgqpy.cli._base.output import empty_table, shown
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.doctor import Finding
@@ -44,13 +44,17 @@ def render(status: Status) -> RenderableType:
 def _heading(status: Status) -> Text:
     server = status.server
     consumers = sum(len(queue.consumers) for queue in status.queues)
-    ticker = f"ticker in session {server.ticker_pid}" if server.ticker_pid else "no pgqpy ticker"
+    ticker, style = f"ticker in session {server.ticker_pid}", ""
+    if server.standby_lag is not None:
+        ticker = f"standby, {duration(server.standby_lag)} behind"
+    elif not server.ticker_pid:
+        ticker, style = "no pgqpy ticker", "yellow"
     return Text.assemble(
         (printable(server.database), "bold"),
         f" · PostgreSQL {server.server_version.split()[0]}"
         f" · {plural(len(status.queues), 'queue')}, {plural(consumers, 'consumer')}"
         " · ",
-        (ticker, "" if server.ticker_pid else "yellow"),
+        (ticker, style),
     )
 
 

@@ -197,6 +197,8 @@ class Screen:
         number = len(status.alerts)
         told = ("no problems", "green") if not number else (f"problems: {number}", "bold red")
         ticker = f"ticker {server.ticker_pid}" if server.ticker_pid else "no pgqpy ticker"
+        if server.standby_lag is not None:
+            ticker = "standby"
         return Text.assemble(
             (printable(server.database), "bold"),
             f" · {server.time.astimezone():%H:%M:%S} · {rate(sum(rates))} events/s in · ",

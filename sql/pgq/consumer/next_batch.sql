@@ -239,8 +239,9 @@ begin
                 p := pgq._get_position(r.reg_id);
                 continue;
             end if;
-            -- After a crash, a batch id that other databases have remembered must not be used again for another batch.
-            if current_setting('synchronous_commit') = 'off' then
+            -- After a crash, or on a promoted standby, a batch id that other databases have remembered must not be used
+            -- again for another batch.
+            if current_setting('synchronous_commit') in ('off', 'local') then
                 done := set_config('synchronous_commit', 'on', true);
             end if;
             batch_id := nextval('pgq.batch_id_seq');

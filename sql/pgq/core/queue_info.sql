@@ -15,7 +15,8 @@ as $$
 --      The settings, and:
 --      ticker_lag      - age of the newest tick
 --      ev_per_sec      - events per second over the last 20 nominal ticks
---      ev_new          - events since the newest tick, as counted by the event sequence
+--      ev_new          - events since the newest tick, as counted by the event sequence. A standby knows sequences up to
+--                        32 numbers ahead: there it is the number that there are at least
 --      last_tick_id    - the newest tick
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
            q.queue_external_ticker, q.queue_ticker_paused,
@@ -23,7 +24,7 @@ as $$
            current_timestamp - newest.tick_time,
            pgq._events_between(q.queue_id, past.tick_event_seq, newest.tick_event_seq)
                / nullif(extract(epoch from newest.tick_time - past.tick_time), 0)::float8,
-           pgq._events_between(q.queue_id, newest.tick_event_seq, pgq._event_seq_value(q.queue_event_seq_id)),
+           case when pg_is_in_recovery() then greatest(fresh.events - 32, 0) else fresh.events end,
            newest.tick_id
       from pgq.queue q
       left join lateral (
@@ -34,6 +35,9 @@ as $$
              from (select tick_time, tick_event_seq from pgq.tick_log
                     where tick_queue = q.queue_id and not tick_early and tick_id < newest.tick_id
                     order by tick_id desc limit 20) nominal) past on true
+     cross join lateral (
+           select pgq._events_between(q.queue_id, newest.tick_event_seq,
+                                      pgq._event_seq_value(q.queue_event_seq_id)) as events) fresh
      where i_queue_name is null or q.queue_name = i_queue_name
      order by q.queue_name;
 $$;

@@ -223,7 +223,7 @@ begin
             continue;
         end if;
         -- as in pgq.open_next_batch()
-        if pg_catalog.current_setting('synchronous_commit') = 'off' then
+        if pg_catalog.current_setting('synchronous_commit') in ('off', 'local') then
             perform pg_catalog.set_config('synchronous_commit', 'on', true);
         end if;
         batch_id := pg_catalog.nextval('pgq.batch_id_seq');

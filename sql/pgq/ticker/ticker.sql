@@ -30,8 +30,8 @@ begin
     end if;
     perform pgq._check_native_txid();
 
-    -- After a crash, the id of a tick that consumers have acted on must not be used again.
-    if current_setting('synchronous_commit') = 'off' then
+    -- After a crash, or on a promoted standby, the id of a tick that consumers have acted on must not be used again.
+    if current_setting('synchronous_commit') in ('off', 'local') then
         perform set_config('synchronous_commit', 'on', true);
     end if;
     -- A new statement takes the snapshot, so it sees what the previous holders of the locks have committed.

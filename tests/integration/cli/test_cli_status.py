@@ -17,7 +17,7 @@ from tests.integration.test_security import SHADOWS
 
 KEYS = {
     "status": "server queues old_transactions foreign_locks failures alerts",
-    "server": "database server_version time ticker_pid",
+    "server": "database server_version time ticker_pid standby_lag",
     "queue": "queue state last_tick tick_age events_per_second unticked_events retry_events"
     " delayed_events next_due_in dead_letters rotated rotation_due_in rotation_held_by consumers",
     "consumer": "consumer state lag last_seen pending_events last_tick current_batch dead_letters"

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from psycopg import IsolationLevel
 
 from pgqpy.embedded import Server
-from pgqpy.embedded._programs import process_options, server_account
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_standby import standby_of
 from tests.fixtures.fix_ticker import eventually, with_schema
 
 pytestmark = pytest.mark.smoke
@@ -124,29 +117,6 @@ def test_a_query_reads_little_but_its_batch(conn: Connection, connect: Connect, 
         return own + removed + sum(rows_read(child) for child in children)
 
     assert 1 <= rows_read(plan[0]["Plan"]) < 150
-
-
-@contextmanager
-def standby_of(primary: Server) -> Iterator[Server]:
-    """A hot standby, made by the server's own pg_basebackup as the server's own account."""
-    account = server_account()
-    data_dir = Path(tempfile.mkdtemp(prefix="pgqpy-standby-"))
-    if account is not None:
-        os.chown(data_dir, account.pw_uid, account.pw_gid)
-    try:
-        subprocess.run(
-            [
-                str(primary.bin_dir / "pg_basebackup"),
-                *("--dbname", primary.dsn, "--pgdata", str(data_dir)),
-                *("--checkpoint=fast", "--write-recovery-conf", "--no-sync"),
-            ],
-            check=True,
-            **process_options(account),
-        )
-        with Server(data_dir, version=primary.version, settings={"fsync": False}) as standby:
-            yield standby
-    finally:
-        shutil.rmtree(data_dir)
 
 
 @pytest.mark.slow

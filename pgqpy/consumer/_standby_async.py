@@ -1,0 +1,154 @@
+"""Reading batches on a standby: the primary opens and finishes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Awaitable, Callable, Collection
+from tempfile import SpooledTemporaryFile
+from time import monotonic
+from typing import Any, Protocol
+
+from psycopg import sql
+
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._wire.copy_format import decode_events
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer.batch_async import AsyncBatch, AsyncReader
+from pgqpy.errors import PERMANENT, NotReplayed, PgqError
+from pgqpy.event import Event, Retries
+from pgqpy.log import logger
+
+#: Seconds until the first looks at the standby, which are twice as long each, up to the last.
+_FIRST, _LONGEST = 0.001, 0.1
+#: Seconds to wait if batches are never read on the primary; then the batch is retried.
+_PATIENCE = 10.0
+#: Seconds for which the primary is read, when the patience with the standby has ended.
+_AGAIN = 30.0
+#: The maximum bytes of a batch in memory; more is in a temporary file.
+_IN_MEMORY = 16 * 1024 * 1024
+
+
+class AsyncReads(Protocol):
+    """The parts of a consumer that are used here."""
+
+    queue: str
+    stopping: bool
+    read_patience: float | None
+
+    def log_fields(self) -> dict[str, Any]: ...
+
+
+class AsyncStandby:
+    """Reads batches on a standby, as soon as it has replayed them."""
+
+    def __init__(
+        self,
+        consumer: AsyncReads,
+        waker: AsyncWaker,
+        connect: Callable[[], Awaitable[AsyncConnection]],
+    ) -> None:
+        self._consumer = consumer
+        self._waker = waker
+        self._connect = connect
+        self._conn: AsyncConnection | None = None
+        #: Whether the patience has ended, and the time to look at the standby again.
+        self._away = False
+        self._look_at = 0.0
+
+    async def read(self, batch: AsyncBatch) -> AsyncReader | None:
+        """Return a batch's events; None: read them on the primary.
+
+        Raises the last reason, such as NotReplayed, if that is not wanted; and errors that waiting
+        does not cure.
+        """
+        patience = self._consumer.read_patience
+        if patience is not None and self._away and monotonic() < self._look_at:
+            return None
+        until = monotonic() + (0 if self._away else _PATIENCE if patience is None else patience)
+        pause = _FIRST
+        while True:
+            try:
+                reader = await self._try(batch)
+                self._note(None)
+                return reader
+            except PERMANENT:
+                raise
+            except PgqError as failed:
+                error = failed
+            left = until - monotonic()
+            if left <= 0 or self._consumer.stopping:
+                break
+            await self._waker.wait(min(pause, left))
+            pause = min(2 * pause, _LONGEST)
+        if patience is None:
+            raise error
+        self._note(error)
+        return None
+
+    async def close(self) -> None:
+        """Close the connection; the next use opens it again."""
+        if self._conn is not None:
+            await self._conn.close()
+
+    async def _try(self, batch: AsyncBatch) -> AsyncReader:
+        if self._conn is None or self._conn.closed:
+            self._conn = await self._connect()
+        place = self._consumer.queue, batch.tick, batch.tick_time
+        ((replayed,),) = await async_fetch(self._conn, _HAS_REPLAYED, place)
+        if not replayed:
+            raise NotReplayed(
+                f"the standby has not replayed tick {batch.tick} of queue {batch.queue}",
+                hint="Is read_dsn a standby of the queue's server, and does it follow?",
+            )
+        # A pooler may give the second statement to another server than the first.
+        query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
+        reader = _AsyncSpooledReader(self._conn)
+        try:
+            await reader.start(query.as_string(None), batch.event_types)
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+    def _note(self, error: PgqError | None) -> None:
+        """Log where batches are read, if that changes."""
+        self._look_at = monotonic() + _AGAIN
+        if self._away == (error is not None):
+            return
+        self._away, fields = error is not None, self._consumer.log_fields()
+        if error is None:
+            logger.info("batches are read on the standby again", extra=fields)
+        else:
+            reason = error.message.partition("\n")[0]
+            logger.warning("batches are read on the primary: %s", reason, extra=fields)
+
+
+class _AsyncSpooledReader(AsyncReader):
+    """One COPY that has been received as a whole before its first event is processed.
+
+    While a query runs, replay cannot remove what it sees. The server cancels it after a while, but
+    not if it waits for the client to take what it has sent: then replay would wait, too.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        super().__init__(conn)
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by `close`)
+
+    async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
+        await super().start(batch_sql, event_types)
+        while rows := await self.rows():
+            pickle.dump(rows, self._file)
+        pickle.dump([], self._file)
+        self._file.seek(0)
+
+    async def read(self, retries: Retries | None) -> list[Event]:
+        return decode_events(pickle.load(self._file), retries)
+
+    async def close(self) -> None:
+        await super().close()
+        self._file.close()
+
+
+_HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
+_GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"
