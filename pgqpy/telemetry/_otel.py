@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from importlib.metadata import version
 from time import monotonic, time_ns
 from typing import Any, Self
@@ -39,11 +38,12 @@ _FEW = (
 class _Sender(NonRecordingSpan):
     """The span that has sent an event; what it is, is read if asked: few methods make spans."""
 
-    def __init__(self, spans: Spans, headers: dict[str, str]) -> None:
-        self._read = partial(spans.sender, headers)
+    def __init__(self, spans: Spans, extra4: str) -> None:
+        self._spans = spans
+        self._extra4 = extra4
 
     def get_span_context(self) -> SpanContext:
-        return self._read()
+        return self._spans.sender(carried_by(self._extra4))
 
 
 class Spans:
@@ -134,18 +134,18 @@ class Spans:
             return Span()
         return _BatchSpan(self, batch)
 
-    def event(self, batch: Any, event: Event, headers: dict[str, str]) -> Span:
+    def event(self, batch: Any, event: Event, extra4: str) -> Span:
         if not self._each:
-            return _Continuing(self, batch, event, headers)
-        return self.event_span(batch, event, headers)
+            return _Continuing(self, batch, event, extra4)
+        return self.event_span(batch, event, extra4)
 
-    def event_span(self, batch: Any, event: Event, headers: dict[str, str]) -> _Measured:
+    def event_span(self, batch: Any, event: Event, extra4: str) -> _Measured:
         attributes = _attributes(EVENTS, batch.queue, "process_event", "process")
         attributes["messaging.consumer.group.name"] = batch.consumer
         attributes["messaging.message.id"] = str(event.id)
         around = trace.get_current_span().get_span_context()
         span = _Measured(self, f"process_event {batch.queue}", SpanKind.CONSUMER, attributes)
-        span.parent, span.links = self.context(headers), [Link(around)]
+        span.parent, span.links = self.context(carried_by(extra4)), [Link(around)]
         span.counts = False
         return span
 
@@ -191,15 +191,14 @@ class _Sending(Span):
 class _Continuing(Span):
     """What an event's processing does is in the event's trace. If it fails, that is a span."""
 
-    def __init__(self, spans: Spans, *event: Any) -> None:
+    def __init__(self, spans: Spans, batch: Any, event: Event, extra4: str) -> None:
         self._spans = spans
-        self._event = event
+        self._event = batch, event, extra4
+        self._sender = _Sender(spans, extra4)
 
     def __enter__(self) -> Self:
         self._began = monotonic()
-        self._token = contexts.attach(
-            trace.set_span_in_context(_Sender(self._spans, self._event[-1]))
-        )
+        self._token = contexts.attach(trace.set_span_in_context(self._sender))
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -58,7 +58,7 @@ class Spans(Protocol):
     def context(self, headers: dict[str, str]) -> Context: ...
     def sending(self, system: str, queue: str) -> Span: ...
     def batch(self, batch: Any) -> Span: ...
-    def event(self, batch: Any, event: Any, headers: dict[str, str]) -> Span: ...
+    def event(self, batch: Any, event: Any, extra4: str) -> Span: ...
     def tasks(self, way: str, tasks: Sequence[Any]) -> Span: ...
 
 
@@ -81,9 +81,13 @@ def processing_batch(batch: Any) -> Span:
 
 def processing_event(batch: Any, event: Any) -> Span:
     """Return a block in which an event is processed; without a trace it is the batch's."""
-    if active is None or not (headers := _carried_by_event(event)):
+    if active is None:
         return OFF
-    return active.event(batch, event, headers)
+    extra4 = _extra4_of(event)
+    # Few events need the headers themselves.
+    if extra4 is None or not (_TEXT.fullmatch(extra4) or carried_by(extra4)):
+        return OFF
+    return active.event(batch, event, extra4)
 
 
 def processing_tasks(way: str, tasks: Sequence[Any]) -> Span:
@@ -131,15 +135,17 @@ def headers_with_trace(headers: Any) -> Any:
 
 def carried(item: Any) -> dict[str, str]:
     """Return W3C's headers of an event's or a task's trace; empty if it has none."""
-    return _headers_in(item.headers) if hasattr(item, "headers") else _carried_by_event(item)
+    if hasattr(item, "headers"):
+        return _headers_in(item.headers)
+    return carried_by(_extra4_of(item))
 
 
-def _carried_by_event(event: Any) -> dict[str, str]:
+def _extra4_of(event: Any) -> str | None:
     try:
-        extra4 = event.extra4
+        text: str | None = event.extra4
     except ValueError:  # Its texts are not UTF-8.
-        return {}
-    return {} if extra4 is None else carried_by(extra4)
+        return None
+    return text
 
 
 def carried_by(extra4: str | None) -> dict[str, str]:
