@@ -238,9 +238,7 @@ class Producer:
             with cursor.copy(copy_in(table), writer=_Writer(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 for event in each(events):
-                    row = padded(event)
-                    if mark is not None:
-                        row = (*row[:5], mark(row[5]))
+                    row = padded(event, mark)
                     try:
                         copy.write_row(row)
                     except UnicodeEncodeError as error:

@@ -235,9 +235,7 @@ class AsyncProducer:
             async with cursor.copy(copy_in(table), writer=_AsyncWriter(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 async for event in async_each(events):
-                    row = padded(event)
-                    if mark is not None:
-                        row = (*row[:5], mark(row[5]))
+                    row = padded(event, mark)
                     try:
                         await copy.write_row(row)
                     except UnicodeEncodeError as error:

@@ -18,7 +18,7 @@ from pgqpy._wire.cloud_event import is_cloud_event, row_of_cloud_event
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import data_text
 from pgqpy.errors import InvalidParameter, InvalidPayload, PayloadTooLarge
-from pgqpy.telemetry._spans import marker
+from pgqpy.telemetry._spans import Marker, marker
 
 #: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
 #: the rows are sorted already.
@@ -191,8 +191,9 @@ def insert_into_relation(queue: object, *, many: bool = False) -> bytes | None:
     )
 
 
-def padded(event: Any) -> Sequence[str | None]:
-    """Return an event, or a CloudEvent, as a whole row: omitted fields are NULL, data is a text.
+def padded(event: Any, mark: Marker | None = None) -> Sequence[str | None]:
+    """Return an event, or a CloudEvent, as a whole row: omitted fields are NULL, data is a text,
+    and a trace is added.
 
     Raises TypeError for more than six fields, or none, InvalidPayload.
     """
@@ -202,9 +203,13 @@ def padded(event: Any) -> Sequence[str | None]:
         raise TypeError(
             f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
         )
-    row = (*event, *_PADDING[len(event)])
-    if is_cloud_event(row[0]):
-        return row_of_cloud_event(row)
+    cloud = is_cloud_event(event[0])
+    padding = _PADDING if mark is None or cloud else mark.padding
+    row: Sequence[Any] = (*event, *padding[len(event)])
+    if cloud:
+        row = row_of_cloud_event(row)
+    if mark is not None and (cloud or len(event) == len(row)):
+        row = (*row[:5], mark(row[5]))
     if row[1] is None or isinstance(row[1], str):
         return row
     return (row[0], data_text(row[1]), *row[2:])
@@ -223,9 +228,8 @@ def event_arrays(events: Iterable[Any]) -> list[list[str | None] | None]:
 
     They get the current trace. Extra fields that no event has are None as a whole.
     """
-    rows = [texts(padded(event)) for event in events]
-    if (mark := marker()) is not None:
-        rows = [(*row[:5], mark(row[5])) for row in rows]
+    mark = marker()
+    rows = [texts(padded(event, mark)) for event in events]
     if not rows:
         return [[], [], None, None, None, None]
     types, data, *extras = (list(column) for column in zip(*rows, strict=True))

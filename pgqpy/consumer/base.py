@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Literal, TypedDict
 
 from psycopg import IsolationLevel
@@ -397,15 +398,25 @@ class Consumer(Stoppable):
         if spans.active is None:
             return process
 
-        def traced(event: Event) -> None:
-            span = spans.processing_event(batch, event)
-            if span is spans.OFF:
-                process(event)
-                return
-            with span:
+        def in_a_span(event: Event) -> None:
+            with spans.processing_event(batch, event):
                 process(event)
 
-        return traced
+        current = spans.active.one_by_one(batch) if self.concurrency == 1 else None
+        if current is None:
+            return in_a_span
+
+        def one_by_one(event: Event) -> None:
+            current.event, current.began = event, monotonic()
+            try:
+                process(event)
+            except Exception as error:
+                current.failed(error)
+                raise
+            finally:
+                current.event = None
+
+        return one_by_one
 
     def _process_each(
         self,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Literal, TypedDict
 
 from psycopg import IsolationLevel
@@ -400,15 +401,25 @@ class AsyncConsumer(AsyncStoppable):
         if spans.active is None:
             return process
 
-        async def traced(event: Event) -> None:
-            span = spans.processing_event(batch, event)
-            if span is spans.OFF:
-                await process(event)
-                return
-            with span:
+        async def in_a_span(event: Event) -> None:
+            with spans.processing_event(batch, event):
                 await process(event)
 
-        return traced
+        current = spans.active.one_by_one(batch) if self.concurrency == 1 else None
+        if current is None:
+            return in_a_span
+
+        async def one_by_one(event: Event) -> None:
+            current.event, current.began = event, monotonic()
+            try:
+                await process(event)
+            except Exception as error:
+                current.failed(error)
+                raise
+            finally:
+                current.event = None
+
+        return one_by_one
 
     async def _process_each(
         self,

@@ -10,7 +10,8 @@ from pathlib import Path
 from pgqpy._runtime.words import duration, plural, size
 from pgqpy.doctor._finding import Finding, note, ok, problem, warning
 from pgqpy.doctor._look import Look, check
-from pgqpy.doctor._samples import until
+from pgqpy.doctor._readings import may_read
+from pgqpy.doctor._samples import past_forecast, until
 from pgqpy.doctor._status import ConsumerState
 from pgqpy.schema._database import ALL_SCHEMAS
 
@@ -26,6 +27,8 @@ SOON, VERY_SOON = timedelta(days=7), timedelta(days=1)
 FREE = 0.05
 #: The most tasks and tables that are named.
 NAMED = 3
+#: The consumers whose last minutes are looked at: of all, that may take too long.
+REMEMBERED = 10
 
 
 @check("horizon")
@@ -102,13 +105,16 @@ def slots(look: Look) -> Iterator[Finding]:
 @check("backlogs")
 def backlogs(look: Look) -> Iterator[Finding]:
     """Consumers that work and are behind, and when they will have caught up."""
-    for queue, consumer in look.judgement.consumers(ConsumerState.BEHIND):
-        forecast = (
-            look.samples.forecast(queue.queue, consumer.consumer)
-            if look.samples
-            else "`pgqpy doctor --wait 10` tells when it has caught up"
-        )
+    remembered = may_read(look.conn, "pgq.position_0", "pgq.position_1", "pgq.registration")
+    for number, (queue, consumer) in enumerate(look.judgement.consumers(ConsumerState.BEHIND)):
+        names = queue.queue, consumer.consumer
         events = (consumer.pending_events or 0) + (queue.unticked_events or 0)
+        forecast = None
+        if look.samples:
+            forecast = look.samples.forecast(*names)
+        elif remembered and number < REMEMBERED:
+            forecast = past_forecast(look.conn, *names, events)
+        forecast = forecast or "`pgqpy doctor --wait 10` tells when it has caught up"
         yield warning(
             f"{queue.queue}: {consumer.consumer} is {duration(consumer.lag or timedelta())} and "
             f"{plural(events, 'event')} behind; {forecast}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -50,6 +50,15 @@ class Span:
 OFF = Span()
 
 
+class Current(Protocol):
+    """The event that a batch is at, if its events are processed one after the other."""
+
+    event: Any
+    began: float
+
+    def failed(self, error: BaseException) -> None: ...
+
+
 class Spans(Protocol):
     """What makes spans: of module `_otel`."""
 
@@ -58,7 +67,8 @@ class Spans(Protocol):
     def context(self, headers: dict[str, str]) -> Context: ...
     def sending(self, system: str, queue: str) -> Span: ...
     def batch(self, batch: Any) -> Span: ...
-    def event(self, batch: Any, event: Any, headers: dict[str, str]) -> Span: ...
+    def one_by_one(self, batch: Any) -> Current | None: ...
+    def event(self, batch: Any, event: Any) -> Span: ...
     def tasks(self, way: str, tasks: Sequence[Any]) -> Span: ...
 
 
@@ -81,9 +91,7 @@ def processing_batch(batch: Any) -> Span:
 
 def processing_event(batch: Any, event: Any) -> Span:
     """Return a block in which an event is processed; without a trace it is the batch's."""
-    if active is None or not (headers := _carried_by_event(event)):
-        return OFF
-    return active.event(batch, event, headers)
+    return OFF if active is None or not carried(event) else active.event(batch, event)
 
 
 def processing_tasks(way: str, tasks: Sequence[Any]) -> Span:
@@ -94,24 +102,30 @@ def processing_tasks(way: str, tasks: Sequence[Any]) -> Span:
 # --- what travels
 
 
-def marker() -> Callable[[str | None], str | None] | None:
-    """Return a function that adds the current trace to an event's ev_extra4; None if there is none.
+class Marker:
+    """Adds a trace to an event's ev_extra4.
 
     Only a CloudEvent's attributes are added to: other texts there are the producer's own.
     """
-    text = None if active is None else active.text()
-    if text is None:
-        return None
 
-    def mark(extra4: str | None) -> str | None:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        #: What an event lacks, by the number of its fields: many are marked by that alone.
+        self.padding = [*((None,) * missing + (text,) for missing in range(5, -1, -1)), ()]
+
+    def __call__(self, extra4: str | None) -> str | None:
         if extra4 is None:
-            return text
+            return self._text
         kept = kept_attributes(extra4)
         if kept is None or "traceparent" in kept:
             return extra4
-        return json_text(kept | carried_by(text))
+        return json_text(kept | carried_by(self._text))
 
-    return mark
+
+def marker() -> Marker | None:
+    """Return what adds the current trace to events; None if there is none."""
+    text = None if active is None else active.text()
+    return None if text is None else Marker(text)
 
 
 def marked(fields: Sequence[str | None]) -> Sequence[str | None]:
@@ -131,15 +145,12 @@ def headers_with_trace(headers: Any) -> Any:
 
 def carried(item: Any) -> dict[str, str]:
     """Return W3C's headers of an event's or a task's trace; empty if it has none."""
-    return _headers_in(item.headers) if hasattr(item, "headers") else _carried_by_event(item)
-
-
-def _carried_by_event(event: Any) -> dict[str, str]:
+    if hasattr(item, "headers"):
+        return _headers_in(item.headers)
     try:
-        extra4 = event.extra4
+        return carried_by(item.extra4)
     except ValueError:  # Its texts are not UTF-8.
         return {}
-    return {} if extra4 is None else carried_by(extra4)
 
 
 def carried_by(extra4: str | None) -> dict[str, str]:

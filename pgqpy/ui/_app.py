@@ -27,6 +27,7 @@ from pgqpy.errors import (
     ConnectionFailed,
     ConsumerNotRegistered,
     InvalidParameter,
+    InvalidPayload,
     PermissionDenied,
     PgqError,
     QueueNotFound,
@@ -467,6 +468,8 @@ def _status(error: PgqError, other: int = 409) -> int:
             return 404
         case DeadLetterNotFound():
             return 404
+        case InvalidPayload():
+            return 400
         case PermissionDenied() | ReadOnly():
             return 403
         case ConnectionFailed():

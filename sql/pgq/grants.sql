@@ -112,6 +112,8 @@ grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.row_cou
 grant select on pgq.alembic_version to public;
 grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter, pgq.ticker_failure, pgq.failing_consumer to pgq_reader;
 grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
+-- Rates of the past, for forecasts.
+grant select on pgq.position_0, pgq.position_1 to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
 -- Settings only: the other columns name relations that definer functions work on, and functions that the ticker

@@ -503,6 +503,38 @@ def test_it_forecasts_when_a_consumer_has_caught_up(conn: Connection, queue: str
     assert forecast() == "at this rate it never catches up"
 
 
+def test_it_forecasts_from_the_last_minutes(conn: Connection, queue: str) -> None:
+    def forecast() -> str:
+        [found] = findings(conn, "backlogs")
+        return found.message.rpartition("; ")[2]
+
+    def active(ago: int) -> None:
+        conn.execute(
+            "update pgq.position_0 set pos_active = clock_timestamp() - make_interval(secs => %s)",
+            [ago],
+        )
+
+    ops.register(conn, queue, "c")
+    ops.tick(conn, queue)
+    make_old(conn, "tick_time", "tick_0")
+    for _ in range(3):
+        ops.insert_ticked(conn, queue, *"abc")
+    active(-1)
+    assert "--wait" in forecast(), "it was registered just now"
+    active(30)
+    assert forecast().startswith("finished no batch in")
+    for _ in range(2):
+        conn.execute("select pgq.finish_batch(pgq.next_batch(%s, 'c'))", [queue])
+    make_old(conn, "tick_time", "tick_0")
+    ops.insert_ticked(conn, queue)
+    assert forecast().startswith("caught up in")
+    ops.insert_ticked(conn, queue, *"abcdefghi" * 30)
+    assert forecast() == "at this rate it never catches up"
+    with conn.transaction(force_rollback=True):
+        conn.execute("set local role pg_monitor")
+        assert "--wait" in forecast(), "not a member of pgq_reader"
+
+
 def test_it_forecasts_when_the_disk_is_full(
     conn: Connection, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

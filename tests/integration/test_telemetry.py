@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from sqlalchemy.orm import DeclarativeBase, Session
 
 import pgqpy
@@ -30,7 +30,7 @@ from pgqpy_consumers.queue_mover import QueueMover
 from pgqpy_consumers.settings import build
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_telemetry import Traced, is_child, links, span_id
+from tests.fixtures.fix_telemetry import Traced, is_child, links, span_id, trace_id
 
 #: A worker in a process of its own, which prints its spans.
 WORKER = """
@@ -151,6 +151,47 @@ def test_by_default_sends_have_no_span_and_events_one_if_they_fail(
     assert failed.start_time is not None
     assert effect.end_time is not None
     assert effect.end_time <= failed.start_time
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_each_event_sees_its_own_trace_and_what_surrounds_them_the_batch(
+    dsn: str, conn: Connection, queue: str, tick: Tick, at_once: int
+) -> None:
+    traced = Traced(each=False)
+    seen: dict[str | None, str] = {}
+
+    class Work(pgqpy.AsyncConsumer):
+        consumer = "work"
+        listen = False
+        concurrency = at_once
+
+        async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+            await asyncio.sleep(0)
+            seen[event.data] = telemetry.headers()["traceparent"].split("-")[1]
+
+        async def process_batch(self, conn: pgqpy.AsyncConnection, batch: Any) -> None:
+            await super().process_batch(conn, batch)
+            get_current_span().set_attribute("mine", 1)
+
+    async def work() -> None:
+        consumer = Work(dsn, queue=queue)
+        await consumer.register()
+        conn.execute("select pgq.insert_event(%s, 'order', 'without')", [queue])
+        for name in "abc":
+            with traced.tracer.start_as_current_span(name):
+                Producer(queue).insert_event(conn, "order", name)
+        tick()
+        await consumer.run_once()
+        assert not get_current_span().is_recording()
+
+    try:
+        asyncio.run(work())
+    finally:
+        telemetry.uninstrument()
+    batch = traced.named(f"process_batch {queue}")
+    assert (batch.attributes or {})["mine"] == 1
+    expected = {name: trace_id(traced.named(name)) for name in "abc"}
+    assert seen == expected | {"without": trace_id(batch)}
 
 
 @pytest.mark.parametrize(
@@ -348,9 +389,8 @@ def test_events_of_a_session_carry_the_trace(conn: Connection, dsn: str, traced:
     rows = conn.execute("select ev_extra4 from pgq_queue.orders").fetchall()
     assert len(rows) == 3
     request = traced.named("request")
-    assert request.context is not None
     for (text,) in rows:
-        assert f"{request.context.trace_id:032x}" in text
+        assert trace_id(request) in text
 
 
 def test_each_way_of_pushing_carries_the_trace(
@@ -379,9 +419,8 @@ def test_each_way_of_pushing_carries_the_trace(
     assert found[0].headers is not None
     assert found[0].headers["own"] == 1
     request = traced.named("request")
-    assert request.context is not None
     for task in found:
-        assert f"{request.context.trace_id:032x}" in (task.headers or {})["traceparent"]
+        assert trace_id(request) in (task.headers or {})["traceparent"]
     # What is not in a recorded span carries none.
     telemetry.uninstrument()
     tasks.push("jobs", 10)
@@ -511,5 +550,4 @@ def test_a_batch_of_tasks_is_one_span_with_links(
     mine = [span for span in traced.spans if span.name == "mine"]
     assert sum(any(is_child(each, parent) for parent in sent) for each in mine) == 2
     (line,) = (each for each in caplog.records if "no" in each.getMessage())
-    assert sent[1].context is not None
-    assert line.__dict__["trace_id"] == f"{sent[1].context.trace_id:032x}"
+    assert line.__dict__["trace_id"] == trace_id(sent[1])

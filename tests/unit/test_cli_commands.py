@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
 
 import click
 import psycopg
@@ -31,6 +33,9 @@ def commands(group: click.Group, path: str = "pgqpy") -> Iterator[tuple[str, Com
 
 
 COMMANDS = dict(commands(main))
+#: What stands for values that are no texts.
+GIVEN = {"ID": "1", "DSN": "postgresql:///shop"}
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def pipeline(words: list[str]) -> Iterator[list[str]]:
@@ -45,6 +50,33 @@ def help_of(path: str) -> str:
     result = CliRunner().invoke(main, [*path.split()[1:], "--help"], prog_name="pgqpy")
     assert result.exit_code == 0
     return result.stdout
+
+
+def written(page: Path) -> Iterator[str]:
+    """The commands of a page, without what the shell does with them."""
+    text = page.read_text()
+    for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("pgqpy "):
+                yield line.partition("  #")[0]
+    # A name alone is no call.
+    yield from re.findall(r"`(pgqpy [a-z][^`]+ [A-Z][^`|>]*)[^`]*`", text.replace("\n", " "))
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_command_in_the_docs_has_these_arguments(page: Path) -> None:
+    for command in written(page):
+        _, *words = takewhile(lambda word: word not in "|>&", shlex.split(command))
+        words = [GIVEN.get(word.rstrip("."), word) for word in words]
+        path = max((path for path in COMMANDS if f"{command} ".startswith(f"{path} ")), key=len)
+        rest = words[len(path.split()) - 1 :]
+        said = None
+        try:
+            COMMANDS[path].make_context(path, rest)
+        except click.UsageError as error:
+            said = error.format_message()
+        # Files are the reader's.
+        assert said is None or "does not exist" in said, command
 
 
 # It reads files only.

@@ -6,9 +6,12 @@ import csv
 import io
 import json
 
+import psycopg
 import pytest
 
 from pgqpy.admin import Admin
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, ROLE, Client, Console, get, post
 from tests.fixtures.fix_db import Connection
@@ -76,6 +79,30 @@ def test_payloads_are_shown_exactly_masked_and_never_run(
     assert "Only the first 200,000 characters" in page
     assert "4711" not in page
     assert len(get(client, f"/events?name={queue}")) < 30_000
+
+
+def test_bytes_that_are_no_text_are_told_and_the_console_goes_on(
+    server: Server, conn: Connection, queue: str, client: Client, console: Console
+) -> None:
+    number = add(conn, queue, "\x01\x1b[2J\x9b\u202e\ufffe \U0001f680")
+    assert "\U0001f680" in get(client, f"/event?name={queue}&id={number}")
+    for asked, status in (("%00", 400), ("%ff", 404), ("%ED%A0%80", 404)):
+        get(client, f"/queue?name={asked}", status=status)
+    get(client, f"/events?name={queue}&text=%ff")
+    # Only a database without an encoding can hold an event that is no text.
+    conn.execute("create database test_bytes template template0 encoding 'SQL_ASCII' locale 'C'")
+    try:
+        with psycopg.connect(server.dsn_of("test_bytes"), autocommit=True) as odd:
+            odd.execute(schema_sql().encode())
+            odd.execute("select pgq.create_queue('q')")
+            odd.execute(b"select pgq.insert_event('q', 't', 'caf\xe9')")
+        bytes_there = console(server.dsn_of("test_bytes"))
+        answer = bytes_there.get("/events?name=q", headers={ROLE: OWNER})
+        assert "invalid byte sequence" in answer.text
+        assert "base64" in answer.text
+        assert "q" in get(bytes_there, "/queues")
+    finally:
+        conn.execute("drop database test_bytes with (force)")
 
 
 def test_a_captured_change_is_compared_with_the_row_before(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fixtures.fix_console import ROLE, Console
+import re
+
+from tests.fixtures.fix_console import OWNER, ROLE, Client, Console
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import StartTicker
 
 STRANGER = "ui_test_stranger"
 
@@ -25,6 +28,31 @@ def test_what_holds_back_the_horizon_is_named_and_the_doctor_says_the_rest(
     holder.rollback()
     page = client.get("/database", headers={ROLE: "postgres"}).text
     assert f'<td class="n">{holder.info.backend_pid}</td>' not in page
+
+
+def test_the_leader_and_the_ticker_that_stands_by_are_told_apart(
+    dsn: str, conn: Connection, queue: str, console: Console, start_ticker: StartTicker
+) -> None:
+    leader = start_ticker(dsn)
+    leader.hear("leading")
+    standby = start_ticker(dsn, standby_period=0.05)
+    pid = str(standby.hear("standing by")["leader_pid"])
+    client = console(dsn)
+    (first, state, took), (second, waits, _) = tickers(client)
+    assert (first, state, waits) == (pid, "leads", "stands by")
+    assert took == "works now" or took.endswith("s")
+    leader.kill()
+    standby.hear("leading")
+    assert [row[:2] for row in tickers(client)] == [(second, "leads")]
+
+
+def tickers(client: Client) -> list[tuple[str, ...]]:
+    """The rows of the tickers' table: session, state, and how long its last statement took."""
+    page = client.get("/database", headers={ROLE: OWNER}).text
+    table = page.partition('id="live_tickers"')[2].partition("</table>")[0]
+    rows = [re.sub(r"<[^>]*>", "|", row) for row in table.split("<tr>")[2:]]
+    cells = [[text for text in row.split("|") if text.strip()] for row in rows]
+    return [(row[0], row[1], row[-2]) for row in cells]
 
 
 def test_a_role_is_told_what_it_may_not_see(
