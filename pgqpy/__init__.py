@@ -53,6 +53,7 @@ from pgqpy.models import (
 from pgqpy.producer import Producer
 from pgqpy.producer_async import AsyncProducer
 from pgqpy.retry import DeadLetter, ExponentialBackoff, FixedDelay, Retry, RetryPolicy
+from pgqpy.shards import Shard, ShardMap
 
 __version__ = "0.1.0"
 
@@ -103,6 +104,8 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "SerialConsumer",
+    "Shard",
+    "ShardMap",
     "TrackedConsumer",
     "async_connect",
     "connect",

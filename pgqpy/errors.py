@@ -341,6 +341,12 @@ class InvalidConsumer(PgqError, TypeError, ValueError):
     default_hint = "Mend the class; nothing was done."
 
 
+class InvalidShardMap(PgqError, ValueError):
+    """A shard map makes no sense: keys without a shard, or with two; the message names it."""
+
+    default_hint = "See docs/shards.md."
+
+
 class ConnectionFailed(
     PgqError,
     sqlstates=(
@@ -361,6 +367,7 @@ PERMANENT: tuple[type[PgqError], ...] = (
     InvalidParameter,
     InvalidDsn,
     InvalidConsumer,
+    InvalidShardMap,
     TickNotFound,
     ForeignRestore,
     LostPosition,
