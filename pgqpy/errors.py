@@ -347,6 +347,23 @@ class InvalidShardMap(PgqError, ValueError):
     default_hint = "See docs/shards.md."
 
 
+class WrongShard(PgqError, ValueError):
+    """An event's key belongs to a shard whose database is another one."""
+
+
+class StaleShardMap(PgqError):
+    """The shard map is not the one that is in force in the shard's database; nothing was written.
+
+    A map in a file was read again first. While keys are moved, the same transaction, run a little
+    later, succeeds.
+    """
+
+    default_hint = (
+        "Read the map again. If it is the newest, `pgqpy shards apply` has not finished: run it "
+        "again."
+    )
+
+
 class ConnectionFailed(
     PgqError,
     sqlstates=(
