@@ -128,8 +128,12 @@ class ShardMap:
         named = self._by_key.get(key)
         if named is not None:
             return named
+        return self.shard_of_hash(shard_hash(key))
+
+    def shard_of_hash(self, number: int) -> Shard:
+        """Return the shard of the keys with this hash, of those that no shard names."""
         starts, shards = self._by_hash
-        return shards[bisect_right(starts, shard_hash(key)) - 1]
+        return shards[bisect_right(starts, number) - 1]
 
     def check_queue(self, queue: str) -> None:
         """Raise InvalidShardMap if the map is another queue's."""
