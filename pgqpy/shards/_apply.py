@@ -107,6 +107,11 @@ class _Change:
                 shards[name]["version"] = max(place.version, shards[name].get("version", 1)) + 1
             shards[name].setdefault("version", 1)
         for loser, gainer in self._moves:
+            if (gainer, loser) in self._moves:
+                raise InvalidShardMap(
+                    f"keys would move from shard {loser!r} to {gainer!r}, and others back",
+                    hint="Move them in two steps: each with a map of its own.",
+                )
             shards[gainer].setdefault("after", {})[loser] = 1
         self._break_cycles()
 
