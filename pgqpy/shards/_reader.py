@@ -19,7 +19,7 @@ from pgqpy._runtime.stoppable import Stopped
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import Consumer, CoopConsumer, GroupConsumer
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError
+from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
 from pgqpy.shards._lock import LOCK
 from pgqpy.shards._map import Shard
@@ -151,6 +151,8 @@ class Reader:
                 if self._draining:
                     return False
             elif not self._is_current(conn, shard, consumer):
+                if self._once:
+                    raise StaleShardMap(f"shard {shard.name!r} has got keys, which the map lacks")
                 self._readers.stale()
             elif self._comes_next(shard):
                 return not self._interrupted

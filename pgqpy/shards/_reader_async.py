@@ -16,7 +16,7 @@ from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import AsyncConsumer, AsyncCoopConsumer, AsyncGroupConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError
+from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
 from pgqpy.shards._lock import LOCK
 from pgqpy.shards._map import Shard
@@ -148,6 +148,8 @@ class AsyncReader:
                 if self._draining:
                     return False
             elif not await self._is_current(conn, shard, consumer):
+                if self._once:
+                    raise StaleShardMap(f"shard {shard.name!r} has got keys, which the map lacks")
                 self._readers.stale()
             elif await self._comes_next(shard):
                 return not self._interrupted
