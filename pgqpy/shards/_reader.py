@@ -26,8 +26,8 @@ from pgqpy.shards._map import Shard
 
 #: Seconds between looks at what another process or another shard has to do first.
 _LOOK = 0.5
-#: Seconds between looks whether another process has fewer shards.
-_SHARE = 2.0
+#: Seconds for which a shard is left to other processes.
+_REST = 2.0
 
 
 class Readers(Protocol):
@@ -46,6 +46,10 @@ class Readers(Protocol):
 
     def turn(self) -> float:
         """Return the seconds until a reader may try to claim its shard."""
+        ...
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
         ...
 
     @property
@@ -74,9 +78,8 @@ class Reader:
         #: Whether the consumer was stopped, to begin again or to end.
         self._interrupted = False
         self._consumer: Consumer | None = None
-        #: Seconds before it is claimed again.
-        self._rest = 0.0
-        self._share_at = 0.0
+        #: Until then it is left to other processes.
+        self._rest_until = 0.0
         self._losses = Backoff(0.1, 5.0)
         self._waker = Waker()
 
@@ -197,8 +200,9 @@ class Reader:
         """Whether no other process reads the shard; workers of a group share it anyway."""
         if self.claimed or isinstance(consumer, GroupConsumer | CoopConsumer):
             return True
-        self._waker.wait(self._rest or self._readers.turn())
-        self._rest = 0.0
+        self._waker.wait(self._readers.turn())
+        while (rest := self._rest_until - monotonic()) > 0 and not self._interrupted:
+            self._waker.wait(rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
         ((self.claimed,),) = fetch(conn, _CLAIM, [LOCK, names])
         name = f"pgqpy {consumer.consumer}"
@@ -209,9 +213,8 @@ class Reader:
 
     def _has_too_many(self, conn: Connection, consumer: Consumer) -> bool:
         """Whether a process that waits for this shard should have it."""
-        if not self.claimed or self._once or monotonic() < self._share_at:
+        if not self.claimed or self._once or not self._readers.may_look():
             return False
-        self._share_at = monotonic() + _SHARE
         ((fewest,),) = fetch(conn, _FEWEST, [f"{_waits(consumer)} "])
         return fewest is not None and self._readers.claimed - fewest >= 2
 
@@ -221,7 +224,7 @@ class Reader:
 
         def wants_batch(conn: Connection) -> bool:
             if self._has_too_many(conn, consumer):
-                self._rest = _SHARE
+                self._rest_until = monotonic() + _REST
                 self._interrupt()
                 return False
             return wants(conn)

@@ -23,8 +23,8 @@ from pgqpy.shards._map import Shard
 
 #: Seconds between looks at what another process or another shard has to do first.
 _LOOK = 0.5
-#: Seconds between looks whether another process has fewer shards.
-_SHARE = 2.0
+#: Seconds for which a shard is left to other processes.
+_REST = 2.0
 
 
 class AsyncReaders(Protocol):
@@ -43,6 +43,10 @@ class AsyncReaders(Protocol):
 
     def turn(self) -> float:
         """Return the seconds until a reader may try to claim its shard."""
+        ...
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
         ...
 
     @property
@@ -71,9 +75,8 @@ class AsyncReader:
         #: Whether the consumer was stopped, to begin again or to end.
         self._interrupted = False
         self._consumer: AsyncConsumer | None = None
-        #: Seconds before it is claimed again.
-        self._rest = 0.0
-        self._share_at = 0.0
+        #: Until then it is left to other processes.
+        self._rest_until = 0.0
         self._losses = Backoff(0.1, 5.0)
         self._waker = AsyncWaker()
 
@@ -196,8 +199,9 @@ class AsyncReader:
         """Whether no other process reads the shard; workers of a group share it anyway."""
         if self.claimed or isinstance(consumer, AsyncGroupConsumer | AsyncCoopConsumer):
             return True
-        await self._waker.wait(self._rest or self._readers.turn())
-        self._rest = 0.0
+        await self._waker.wait(self._readers.turn())
+        while (rest := self._rest_until - monotonic()) > 0 and not self._interrupted:
+            await self._waker.wait(rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
         ((self.claimed,),) = await async_fetch(conn, _CLAIM, [LOCK, names])
         name = f"pgqpy {consumer.consumer}"
@@ -208,9 +212,8 @@ class AsyncReader:
 
     async def _has_too_many(self, conn: AsyncConnection, consumer: AsyncConsumer) -> bool:
         """Whether a process that waits for this shard should have it."""
-        if not self.claimed or self._once or monotonic() < self._share_at:
+        if not self.claimed or self._once or not self._readers.may_look():
             return False
-        self._share_at = monotonic() + _SHARE
         ((fewest,),) = await async_fetch(conn, _FEWEST, [f"{_waits(consumer)} "])
         return fewest is not None and self._readers.claimed - fewest >= 2
 
@@ -220,7 +223,7 @@ class AsyncReader:
 
         async def wants_batch(conn: AsyncConnection) -> bool:
             if await self._has_too_many(conn, consumer):
-                self._rest = _SHARE
+                self._rest_until = monotonic() + _REST
                 self._interrupt()
                 return False
             return await wants(conn)

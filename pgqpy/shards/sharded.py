@@ -20,6 +20,8 @@ from pgqpy.shards._reader import Reader
 
 #: Seconds between two claims of a process, so that several processes get some each.
 _TURN = 0.05
+#: Seconds between looks of a process whether it has too many.
+_SHARE = 2.0
 
 
 class ShardedConsumer(Stoppable):
@@ -57,7 +59,7 @@ class ShardedConsumer(Stoppable):
             )
         self._current.require(made[0].queue)
         self._readers: dict[str, Reader] = {}
-        self._turn_at = 0.0
+        self._turn_at = self._look_at = 0.0
 
     def run(
         self,
@@ -130,6 +132,13 @@ class ShardedConsumer(Stoppable):
         now = monotonic()
         turn, self._turn_at = max(now, self._turn_at), max(now, self._turn_at) + _TURN
         return turn - now
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
+        if monotonic() < self._look_at:
+            return False
+        self._look_at = monotonic() + _SHARE
+        return True
 
     @property
     def claimed(self) -> int:

@@ -17,6 +17,8 @@ from pgqpy.shards._reader_async import AsyncReader
 
 #: Seconds between two claims of a process, so that several processes get some each.
 _TURN = 0.05
+#: Seconds between looks of a process whether it has too many.
+_SHARE = 2.0
 
 
 class AsyncShardedConsumer(AsyncStoppable):
@@ -54,7 +56,7 @@ class AsyncShardedConsumer(AsyncStoppable):
             )
         self._current.require(made[0].queue)
         self._readers: dict[str, AsyncReader] = {}
-        self._turn_at = 0.0
+        self._turn_at = self._look_at = 0.0
 
     async def run(
         self,
@@ -127,6 +129,13 @@ class AsyncShardedConsumer(AsyncStoppable):
         now = monotonic()
         turn, self._turn_at = max(now, self._turn_at), max(now, self._turn_at) + _TURN
         return turn - now
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
+        if monotonic() < self._look_at:
+            return False
+        self._look_at = monotonic() + _SHARE
+        return True
 
     @property
     def claimed(self) -> int:

@@ -302,7 +302,14 @@ def test_shards_are_added_split_and_removed_under_load_and_each_key_stays_in_ord
 
 PROGRAM = """
 import os
-from tests.integration.consumer.test_shards import Seen
+import pgqpy
+
+class Seen(pgqpy.Consumer):
+    queue, consumer, start = "orders", "seen", "first"
+
+    def process_event(self, conn, event):
+        worker = [event.extra1, int(event.data), os.getpid()]
+        conn.execute("insert into seen (key, number, worker) values (%s, %s, %s)", worker)
 """
 
 
@@ -318,8 +325,7 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
 
     def start() -> subprocess.Popen[str]:
         return spawn(
-            *("run", "tests.integration.consumer.test_shards:Seen"),
-            *("--shards", str(shards.file)),
+            *("run", f"{program}:Seen", "--shards", str(shards.file)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
