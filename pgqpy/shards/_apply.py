@@ -13,6 +13,7 @@ from time import sleep
 from typing import Any
 
 from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import InvalidShardMap, comes_from
@@ -124,7 +125,7 @@ class _Change:
             conn = self._places[name].conn
             writers = self._writers(conn)
             if writers:
-                self._say(f"shard {name}: waiting for {len(writers)} transactions that write")
+                self._say(f"shard {name}: waiting for {plural(len(writers), 'writer')}")
             while writers & self._writers(conn):
                 sleep(_LOOK)
             tick = self._tick(conn)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pgqpy.errors import InvalidShardMap
 from pgqpy.shards import HASHES, ShardMap, shard_hash
+from pgqpy.shards._apply import moves
 
 A = {"dsn": "dbname=a", "hashes": [0, 32768]}
 B = {"dsn": "dbname=b", "hashes": [32768, 65536]}
@@ -44,6 +45,17 @@ def test_every_key_has_exactly_one_shard(shard_map: ShardMap, keys: list[str]) -
             if any(start <= number < stop for start, stop in shard.hashes)
         ]
         assert [shard_map.shard_for(key)] == owners
+
+
+@given(maps(), maps(), st.lists(st.text()))
+def test_a_change_of_maps_names_the_shards_between_which_keys_move(
+    old: ShardMap, new: ShardMap, keys: list[str]
+) -> None:
+    found = set(moves(old, new))
+    for key in keys:
+        before, after = old.shard_for(key).name, new.shard_for(key).name
+        assert before == after or (before, after) in found
+    assert not set(moves(old, old))
 
 
 def test_the_hash_is_the_one_that_is_documented() -> None:

@@ -80,6 +80,8 @@ def run(
         return
     if name is None:
         raise click.UsageError("Missing argument 'NAME'; `pgqpy run --list` shows what there is")
+    if dsn is not None and shards is not None:
+        raise click.UsageError("--dsn and --shards exclude each other.")
     try:
         made = _find(name)
         if example:

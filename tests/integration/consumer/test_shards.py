@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg.conninfo import make_conninfo
 
 from pgqpy import (
     Admin,
@@ -186,7 +187,7 @@ def test_keys_do_not_move_before_their_late_writers_have_ended(shards: Shards) -
                 Producer(QUEUE, shards=hasty).insert_event(new, "t", shard_key="acme")
             assert not applied.done()
         assert applied.result().exit_code == 0
-        assert "waiting for 1 transactions" in applied.result().stdout
+        assert "shard a: waiting for" in applied.result().stdout
         tick = shards.map.shards["b"].after["a"]
         Admin(late).register_consumer_at(QUEUE, "c", tick)
         assert late.execute("select * from pgq.get_consumer_info(%s, 'c')", [QUEUE]).fetchone()
@@ -342,6 +343,49 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     second.send_signal(signal.SIGTERM)
     assert second.wait(60) == 0
     assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+
+
+def test_a_map_may_be_in_a_table(shards: Shards) -> None:
+    shards.apply("a", "b")
+    send(shards, "a", next(key for key in "abcdefgh" if shards.map.shard_for(key).name == "a"), 7)
+    with shards.connect("c") as conn:
+        conn.execute(
+            "create table shard_map (name text, dsn text, hashes int[], version int, after jsonb)"
+        )
+        for shard in shards.map.shards.values():
+            values = [shard.name, shard.dsn, [*map(list, shard.hashes)], shard.version]
+            conn.execute("insert into shard_map values (%s, %s, %s, %s)", values)
+        found = ShardMap.from_table(conn, "public.shard_map", queue=QUEUE)
+        assert found == shards.map
+        ShardedConsumer(Seen, lambda: found).run(until_empty=True)
+    assert [*shards.seen().values()] == [[7]]
+
+
+def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> None:
+    shards.apply("a", "b", a=["acme"], b=["zeta"])
+    before = shards.file.read_text()
+
+    def refused() -> str:
+        result = shards.try_apply()
+        assert result.exit_code == 1
+        assert shards.file.read_text() == before
+        return result.stderr
+
+    shards.want("a", "b", a=["zeta"], b=["acme"])
+    assert "keys would move from shard" in refused()
+    Seen(shards.dsns["a"]).register()
+    shards.dsns = {**shards.dsns, "c": shards.dsns["a"]}
+    shards.want("a", "b", "c")
+    assert "the database of shard 'c' is that of shard 'a' already" in refused()
+    shards.dsns = {**shards.dsns, "c": make_conninfo(shards.dsns["a"], port=1)}
+    shards.want("a", "b", "c")
+    assert "cannot connect" in refused()
+    shards.want("a", "b")
+    shards.file.unlink()
+    assert "shard 'a' has version 1 already, but there is no file" in shards.try_apply().stderr
+    with shards.connect("a") as conn:
+        state = conn.execute("select * from pgq.get_shard_info()").fetchall()
+    assert state == [(QUEUE, "a", 1, 0)]
 
 
 def test_consumers_that_cannot_be_run_over_shards_are_refused(shards: Shards) -> None:
