@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -39,7 +40,7 @@ from pgqpy.errors import (
     StaleShardMap,
     WrongShard,
 )
-from tests.fixtures.fix_cli import Spawn
+from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_shards import QUEUE, Load, Shards
 from tests.fixtures.fix_ticker import StartTicker
@@ -386,6 +387,54 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
     assert state == [(QUEUE, "a", 1, 0)]
+
+
+def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
+    shards.apply("a", "b", a=["acme"])
+    Seen(shards.dsns["a"]).register()
+    send(shards, "a", "acme", 0)
+    check = "shards", "check", str(shards.file)
+
+    def state(name: str) -> dict[str, Any]:
+        """What `pgqpy shards check` says of a shard."""
+        return next(
+            each for each in json.loads(cli(*check, "--json").stdout) if each["shard"] == name
+        )
+
+    shards.want("a", "b", b=["acme"])
+    apply = "shards", "apply", str(shards.wanted), str(shards.file)
+    producer = Producer(QUEUE, shards=shards.file)
+    # before the writers of a have ended
+    with shards.connect("a") as late, late.transaction():
+        producer.insert_event(late, "t", "1", extra1="acme", shard_key="acme")
+        process = spawn(*apply)
+        wait_until(lambda: state("a")["problem"])
+        assert "the map has version 1, the database 2: apply again" in state("a")["problem"]
+        process.kill()
+        process.wait()
+    with shards.connect("b") as conn, shards.connect("b", autocommit=False) as locked:
+        # after the file was written
+        locked.execute("select from pgq.shard for update")
+        process = spawn(*apply)
+        waiting: LiteralString = (
+            "from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        wait_until(lambda: conn.execute(f"select pid {waiting}".encode()).fetchall())
+        process.kill()
+        process.wait()
+        # The server would go on with what the process has asked.
+        conn.execute(f"select pg_terminate_backend(pid, 10000) {waiting}".encode())
+    assert "the map has version 2, the database 1: apply again" in state("b")["problem"]
+    with shards.connect("b", autocommit=False) as conn, pytest.raises(StaleShardMap):
+        producer.insert_event(conn, "t", shard_key="acme")
+
+    cli.ok(*apply)
+    assert [state(name)["problem"] for name in "ab"] == [None, None]
+    assert state("b")["waiting"] == ["seen"]
+    send(shards, "b", "acme", 2)
+    ShardedConsumer(Seen, shards.file).run(until_empty=True)
+    assert shards.seen() == {"acme": [0, 1, 2]}
+    assert cli.ok(*check).count(" 50.0 %") == 2
 
 
 def test_consumers_that_cannot_be_run_over_shards_are_refused(shards: Shards) -> None:
