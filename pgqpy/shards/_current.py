@@ -83,7 +83,9 @@ class CurrentMap:
             if not isinstance(key, str):
                 raise TypeError(f"an event for a shard needs a shard_key, a str, not {key!r:.80}")
             owner = shard_map.shard_for(key)
-            if owner.name != name:
+            if owner.name != name and self.renew():
+                self.writable(name, version)(key)
+            elif owner.name != name:
                 raise WrongShard(
                     f"key {key!r:.80} of queue {queue!r} belongs to shard {owner.name!r}, "
                     f"and this is the database of shard {name!r}",
