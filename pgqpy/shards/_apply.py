@@ -162,7 +162,7 @@ class _Change:
         for name in self._places:
             # Also if it was left undone before: then it is no gainer now.
             self._set_shard(name, gains=bool(self.document["shards"][name].get("after")))
-        self._say(f"queue {self.queue}: {len(self._places)} shards")
+        self._say(f"queue {self.queue}: {plural(len(self._places), 'shard')}")
 
     def _place(self, shard: Shard) -> _Place:
         with comes_from(shard.dsn):
