@@ -53,6 +53,7 @@ from pgqpy.models import (
 from pgqpy.producer import Producer
 from pgqpy.producer_async import AsyncProducer
 from pgqpy.retry import DeadLetter, ExponentialBackoff, FixedDelay, Retry, RetryPolicy
+from pgqpy.shards import AsyncShardedConsumer, Shard, ShardedConsumer, ShardMap
 
 __version__ = "0.1.0"
 
@@ -70,6 +71,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncRemoteConsumer",
     "AsyncSerialConsumer",
+    "AsyncShardedConsumer",
     "AsyncTrackedConsumer",
     "Batch",
     "BatchInfo",
@@ -103,6 +105,9 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "SerialConsumer",
+    "Shard",
+    "ShardMap",
+    "ShardedConsumer",
     "TrackedConsumer",
     "async_connect",
     "connect",

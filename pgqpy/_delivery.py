@@ -57,6 +57,7 @@ class EventsOptions(TypedDict, total=False):
     at: datetime | Callable[[EventFields], datetime] | None
     delay: float | timedelta | None
     key: Callable[[EventFields], str | None] | None
+    shard_key: Callable[[Any], str] | None
 
 
 class EventOptions(TypedDict, total=False):
@@ -69,6 +70,7 @@ class EventOptions(TypedDict, total=False):
     at: datetime | None
     delay: float | timedelta | None
     key: str | None
+    shard_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

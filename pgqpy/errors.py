@@ -345,6 +345,29 @@ class InvalidConsumer(PgqError, TypeError, ValueError):
     default_hint = "Mend the class; nothing was done."
 
 
+class InvalidShardMap(PgqError, ValueError):
+    """A shard map makes no sense: keys without a shard, or with two; the message names it."""
+
+    default_hint = "See docs/shards.md."
+
+
+class WrongShard(PgqError, ValueError):
+    """An event's key belongs to a shard whose database is another one."""
+
+
+class StaleShardMap(PgqError):
+    """The shard map is not the one that is in force in the shard's database; nothing was written.
+
+    A map in a file was read again first. While keys are moved, the same transaction, run a little
+    later, succeeds.
+    """
+
+    default_hint = (
+        "Read the map again. If it is the newest, `pgqpy shards apply` has not finished: run it "
+        "again."
+    )
+
+
 class ConnectionFailed(
     PgqError,
     sqlstates=(
@@ -365,6 +388,7 @@ PERMANENT: tuple[type[PgqError], ...] = (
     InvalidParameter,
     InvalidDsn,
     InvalidConsumer,
+    InvalidShardMap,
     TickNotFound,
     ForeignRestore,
     LostPosition,

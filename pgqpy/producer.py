@@ -39,6 +39,8 @@ from pgqpy.errors import (
     SchemaMissing,
     translate_errors,
 )
+from pgqpy.shards._current import MapSource
+from pgqpy.shards._entrance import Entrance, checked_keys
 from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
@@ -68,10 +70,15 @@ class Producer:
 
     With ``check=True`` each payload is checked here against the queue's contracts, before it is
     sent: ContractViolation says where it does not fit. It needs the extra ``contracts``.
+
+    With ``shards``, a `ShardMap`, its file, or a function that reads it, the queue is a part of
+    one in many databases, and each event needs a ``shard_key``: WrongShard says that the key
+    belongs to the database of another shard, StaleShardMap that the map is being changed.
     """
 
-    def __init__(self, queue: str, *, check: bool = False) -> None:
+    def __init__(self, queue: str, *, check: bool = False, shards: MapSource | None = None) -> None:
         self.queue = queue
+        self._entrance = None if shards is None else Entrance(queue, shards)
         self._contracts = Contracts(queue) if check else None
 
     def insert_event(
@@ -87,9 +94,12 @@ class Producer:
         at: datetime | None = None,
         delay: float | timedelta | None = None,
         key: str | None = None,
+        shard_key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         _require_psycopg(conn)
+        if self._entrance is not None:
+            (self._entrance.enter(conn))(shard_key)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (self._contracts.read(conn)).check(fields[0], fields[1])
@@ -118,6 +128,7 @@ class Producer:
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
+        shard_key: Callable[[EventFields], str] | None = None,
     ) -> int:
         """Write any number of events by COPY; returns their number.
 
@@ -126,7 +137,7 @@ class Producer:
         events must not use the same connection.
 
         With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
-        event, they go in statements of 10,000 events each.
+        event, they go in statements of 10,000 events each. ``shard_key`` is a function of an event.
         """
         _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
@@ -135,6 +146,9 @@ class Producer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 conn.execute(b"")
             with conn.transaction():
+                if self._entrance is not None:
+                    check = self._entrance.enter(conn)
+                    events = checked_keys(check, events, shard_key)
                 if self._contracts is not None:
                     events = fitting(self._contracts.read(conn), events)
                 write = self._copy if delivery.plain else self._in_pieces
@@ -149,6 +163,7 @@ class Producer:
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
+        shard_key: Callable[[EventFields], str] | None = None,
     ) -> list[int]:
         """Write some events in one statement (pgq.insert_events, .._at, .._once); returns their
         ids, in order.
@@ -157,6 +172,9 @@ class Producer:
         """
         _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
+        if self._entrance is not None:
+            check = self._entrance.enter(conn)
+            events = list(checked_keys(check, events, shard_key))
         if self._contracts is not None:
             validators = self._contracts.read(conn)
             events = list(fitting(validators, events))

@@ -36,6 +36,8 @@ from pgqpy.errors import (
     SchemaMissing,
     translate_errors,
 )
+from pgqpy.shards._current import MapSource
+from pgqpy.shards._entrance_async import AsyncEntrance, async_checked_keys
 from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
@@ -65,10 +67,15 @@ class AsyncProducer:
 
     With ``check=True`` each payload is checked here against the queue's contracts, before it is
     sent: ContractViolation says where it does not fit. It needs the extra ``contracts``.
+
+    With ``shards``, a `ShardMap`, its file, or a function that reads it, the queue is a part of
+    one in many databases, and each event needs a ``shard_key``: WrongShard says that the key
+    belongs to the database of another shard, StaleShardMap that the map is being changed.
     """
 
-    def __init__(self, queue: str, *, check: bool = False) -> None:
+    def __init__(self, queue: str, *, check: bool = False, shards: MapSource | None = None) -> None:
         self.queue = queue
+        self._entrance = None if shards is None else AsyncEntrance(queue, shards)
         self._contracts = AsyncContracts(queue) if check else None
 
     async def insert_event(
@@ -84,9 +91,12 @@ class AsyncProducer:
         at: datetime | None = None,
         delay: float | timedelta | None = None,
         key: str | None = None,
+        shard_key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         _require_psycopg(conn)
+        if self._entrance is not None:
+            (await self._entrance.enter(conn))(shard_key)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (await self._contracts.read(conn)).check(fields[0], fields[1])
@@ -115,6 +125,7 @@ class AsyncProducer:
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
+        shard_key: Callable[[EventFields], str] | None = None,
     ) -> int:
         """Write any number of events by COPY; returns their number.
 
@@ -123,7 +134,7 @@ class AsyncProducer:
         events must not use the same connection.
 
         With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
-        event, they go in statements of 10,000 events each.
+        event, they go in statements of 10,000 events each. ``shard_key`` is a function of an event.
         """
         _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
@@ -132,6 +143,9 @@ class AsyncProducer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 await conn.execute(b"")
             async with conn.transaction():
+                if self._entrance is not None:
+                    check = await self._entrance.enter(conn)
+                    events = async_checked_keys(check, events, shard_key)
                 if self._contracts is not None:
                     events = async_fitting(await self._contracts.read(conn), events)
                 write = self._copy if delivery.plain else self._in_pieces
@@ -146,6 +160,7 @@ class AsyncProducer:
         at: datetime | Callable[[EventFields], datetime] | None = None,
         delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
+        shard_key: Callable[[EventFields], str] | None = None,
     ) -> list[int]:
         """Write some events in one statement (pgq.insert_events, .._at, .._once); returns their
         ids, in order.
@@ -154,6 +169,9 @@ class AsyncProducer:
         """
         _require_psycopg(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
+        if self._entrance is not None:
+            check = await self._entrance.enter(conn)
+            events = [each async for each in async_checked_keys(check, events, shard_key)]
         if self._contracts is not None:
             validators = await self._contracts.read(conn)
             events = [event async for event in async_fitting(validators, events)]

@@ -26,6 +26,7 @@ SECTIONS = {
     "Queues": ["pgq/core"],
     "Producing": ["pgq/insert"],
     "Contracts": ["pgq/contract"],
+    "Shards": ["pgq/shard"],
     "Ticker": ["pgq/ticker"],
     "Consumers and batches": ["pgq/consumer"],
     "Delayed events and retries": ["pgq/delayed"],

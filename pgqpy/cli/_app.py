@@ -35,6 +35,7 @@ COMMANDS = {
         "Keep tables of another database equal to this one's.",
     ),
     "run": ("_consumers.run:run", "Run a ready-made consumer, or a class of yours."),
+    "shards": ("_shards:shards", "One logical queue over many databases, by a shard map."),
     "spark": (
         "_consumers.spark:spark",
         "Compute in Spark (needs pgqpy[spark] and Java 17 or newer).",

@@ -61,6 +61,7 @@ OURS = re.compile(
         | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
         | restricted_queue | queue_grant                                # rights on queues
         | contract                                                      # goes with a queue
+        | shard                                                         # goes with a queue
         | limit_log | stream_writer | ticker_failure | consumer_failure | _consumer_move
         | consumer                                                      # only names
         | consumer_group | group_member | group_partition | _parked_key # goes with subscriptions

@@ -14,6 +14,8 @@ from pgqpy._delivery import AnyEvent, Delivery, EventOptions, EventsOptions
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.event_data import EventData
 from pgqpy._wire.statements import call, event_arrays, padded, texts
+from pgqpy.shards._current import CurrentMap, MapSource
+from pgqpy.shards._entrance import ENTER_SHARD
 from pgqpy.sqlalchemy._session import fetch, translate_errors
 from pgqpy.telemetry._spans import EVENTS, marked, sending
 
@@ -36,11 +38,15 @@ class Producer:
     it, or their savepoint, is rolled back. If a session has several databases, it cannot know which
     one is meant: pass ``session.connection(...)``.
 
-    ``at``, ``delay`` and ``key``, and the errors raised, are those of `pgqpy.Producer`.
+    ``at``, ``delay``, ``key`` and ``shard_key``, and the errors raised, are those of
+    `pgqpy.Producer`.
     """
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, shards: MapSource | None = None) -> None:
         self.queue = queue
+        self._current = None if shards is None else CurrentMap(shards)
+        if self._current is not None:
+            self._current.require(queue)
 
     def insert_event(
         self,
@@ -55,8 +61,10 @@ class Producer:
         at: datetime | None = None,
         delay: float | timedelta | None = None,
         key: str | None = None,
+        shard_key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        self._check_keys(session, [shard_key])
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         delivery = Delivery(at=at, delay=delay, key=key)
         with sending(EVENTS, self.queue):
@@ -91,7 +99,12 @@ class Producer:
 
         They are held in memory; for large numbers use `insert_events`.
         """
-        delivery = Delivery(**options)
+        if self._current is not None:
+            events, shard_key = list(events), options.get("shard_key")
+            self._check_keys(session, [shard_key and shard_key(event) for event in events])
+        delivery = Delivery(
+            at=options.get("at"), delay=options.get("delay"), key=options.get("key")
+        )
         with sending(EVENTS, self.queue) as span:
             if delivery.plain:
                 ids = _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
@@ -100,13 +113,21 @@ class Producer:
             span.count = len(ids)
         return ids
 
+    def _check_keys(self, session: AnySession, keys: Iterable[str | None]) -> None:
+        """Enter the shard of the session's database; raise WrongShard for a key of another one."""
+        if self._current is not None:
+            [place] = fetch(_checked(session), ENTER_SHARD, [self.queue])
+            check = self._current.writable(*place)
+            for key in keys:
+                check(key)
+
 
 class AsyncProducer:
     """`Producer` for an AsyncSession or AsyncConnection."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, shards: MapSource | None = None) -> None:
         self.queue = queue
-        self._producer = Producer(queue)
+        self._producer = Producer(queue, shards=shards)
 
     async def insert_event(
         self,

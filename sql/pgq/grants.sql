@@ -8,7 +8,8 @@ declare
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
         'capture_info(regclass)', 'row_count(regclass)',
-        'get_contract(text, text, integer)', 'get_contract_info(text)', 'contract_errors(jsonb, jsonb)'];
+        'get_contract(text, text, integer)', 'get_contract_info(text)', 'contract_errors(jsonb, jsonb)',
+        'get_shard_info(text)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer(text, text, text)', 'find_tick(text, text)',
         'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
@@ -49,13 +50,15 @@ declare
         'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'restrict_queue(text, boolean)', 'grant_queue(text, text[], text, text)', 'revoke_queue(text, text[], text, text)',
         'get_queue_grants(text)',
-        'set_contract(text, text, jsonb, text, boolean)', 'drop_contract(text, text)'];
+        'set_contract(text, text, jsonb, text, boolean)', 'drop_contract(text, text)',
+        'set_shard(text, text, bigint, boolean)', 'drop_shard(text)', 'shard_writers(text)',
+        'has_finished(text, text, bigint)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
         'insert_event_at(text, timestamptz, text, text, text, text, text, text)',
         'insert_events_at(text, timestamptz[], text[], text[], text[], text[], text[], text[])',
-        'cancel_event(text, bigint)',
+        'cancel_event(text, bigint)', 'enter_shard(text)',
         'insert_event_once(text, text, text, text, text, text, text, text, timestamptz)',
         'insert_events_once(text, text[], text[], text[], text[], text[], text[], text[], timestamptz[])',
         'get_delayed_events(text, integer)', 'get_delayed_info(text)',

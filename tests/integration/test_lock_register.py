@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import examples.demo.database
+import pgqpy.shards._lock
 import pgqpy_consumers.replicate._state
 import pgqpy_consumers.spark._driver_session
 import pgqpy_consumers.spark.archive
@@ -84,6 +85,7 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
         (pgqpy_consumers.replicate._state.LOCK, None),
         (pgqpy_consumers.spark.archive.LOCK, None),
         (pgqpy_consumers.spark._driver_session.LOCK, None),
+        (pgqpy.shards._lock.LOCK, None),
     }
     with pytest.raises(psycopg.errors.RaiseException, match="there is no lock nothing"):
         conn.execute("select pgq._lock_key('nothing')")

@@ -29,6 +29,7 @@ INFO_FUNCTIONS = {
     "row_count",
     "queue_relation",
     *("get_contract", "get_contract_info", "contract_errors"),
+    "get_shard_info",
     # in the defaults of relations of queues
     *("_cluster_tag", "_require_type"),
     # in the rules of event tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ from pgqpy.log import logger
 @click.option("--example", is_flag=True, help="Print a configuration for NAME, and end.")
 @click.option("--dsn", metavar="DSN", help="The database with the queue, instead of the file's.")
 @click.option(
+    "--shards",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Read all databases of this shard map, or share them with other processes.",
+)
+@click.option(
     "--until-empty", is_flag=True, help="Process what is there now, and end; for schedulers."
 )
 @click.option(
@@ -43,6 +50,7 @@ def run(
     listing: bool,
     example: bool,
     dsn: str | None,
+    shards: Path | None,
     until_empty: bool,
     with_ticker: bool,
     log_level: str,
@@ -63,6 +71,7 @@ def run(
       pgqpy run row_counter --example > row_counter.toml
       pgqpy run row_counter row_counter.toml
       pgqpy run shop.py:OurMails mails.toml --until-empty
+      pgqpy run shop.py:OurMails mails.toml --shards shards.toml
     """
     from pgqpy_consumers import settings as files
 
@@ -71,6 +80,8 @@ def run(
         return
     if name is None:
         raise click.UsageError("Missing argument 'NAME'; `pgqpy run --list` shows what there is")
+    if dsn is not None and shards is not None:
+        raise click.UsageError("--dsn and --shards exclude each other.")
     try:
         made = _find(name)
         if example:
@@ -89,7 +100,7 @@ def run(
             else files.load(made.Config, path, overrides)
         )
         settings.dsn = dsns.resolve(getattr(config, "dsn", None))
-        consumer = made.from_config(config)
+        consumer = made.from_config(config) if shards is None else _sharded(made, config, shards)
     except files.ConfigError as error:
         raise click.UsageError(str(error)) from None
     except PgqError:
@@ -114,6 +125,18 @@ def run(
                 f"{name} failed: {type(error).__name__}: {first_line(str(error))}",
                 "the batch was rolled back; the next run gets it again",
             ) from error
+
+
+def _sharded(made: Any, config: Any, shards: Path) -> Any:
+    """Return what runs the consumers of all shards."""
+    import pgqpy
+
+    def make(dsn: str) -> Any:
+        return made.from_config(replace(config, dsn=dsn))
+
+    if issubclass(made, pgqpy.AsyncConsumer):
+        return pgqpy.AsyncShardedConsumer(make, shards)
+    return pgqpy.ShardedConsumer(make, shards)
 
 
 def _find(name: str) -> Any:

@@ -32,13 +32,15 @@ as $$
         (1886875908, null, true, 'positions', 'batches of consumers'),
         (1886875909, null, true, 'staging', 'sending staged events'),
         (1886875910, null, true, 'pgq_ext progress', 'progress of consumers in pgq_ext'),
+        (1886875929, null, true, 'shards', 'moving keys between shards'),
         (1886875920, null, true, 'groups', 'members of consumer groups'),
         (1886875921, 0, true, 'sweep', 'sweeping task queues'),
         (1886875922, null, true, 'task limits', 'task queues with limits'),
         (1885827440, 1, true, 'lead', 'the ticker''s lead'),
         (1885827425, null, true, null, 'the archive that Spark writes'),
         (1885827442, null, true, null, 'replicated tables'),
-        (1885827443, null, true, null, 'Spark streams');
+        (1885827443, null, true, null, 'Spark streams'),
+        (1885827444, null, true, null, 'consumers of shards');
 $$;
 
 create or replace function pgq._lock_key(i_key text)

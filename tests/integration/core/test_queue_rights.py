@@ -157,6 +157,8 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "get_queue_grants": ("pgq.get_queue_grants('closed')",),
     "set_contract": ("pgq.set_contract('closed', 't', '{}')",),
     "drop_contract": ("pgq.drop_contract('closed', 't')",),
+    "set_shard": ("pgq.set_shard('closed', 's', 1)",),
+    "drop_shard": ("pgq.drop_shard('closed')",),
     # these take no right
     "version": ("pgq.version()", "pgq_coop.version()"),
     "quote_fqname": ("pgq.quote_fqname('a.b')",),
@@ -197,6 +199,10 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "get_contract_info": ("pgq.get_contract_info('closed')",),
     "log_action": ("pgq.log_action('a test')",),
     "contract_errors": ("pgq.contract_errors('{}', '1')",),
+    "get_shard_info": ("pgq.get_shard_info('closed')",),
+    "enter_shard": ("pgq.enter_shard('closed')",),
+    "shard_writers": ("pgq.shard_writers('closed')",),
+    "has_finished": ("pgq.has_finished('closed', 'c', 1)",),
 }
 
 OF_THE_CALLERS_TABLE = {

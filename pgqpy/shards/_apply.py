@@ -1,0 +1,322 @@
+"""Bring the databases of a map, and its file, to what a map wants: the way in which keys move."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.words import plural
+from pgqpy.admin import Admin, GroupAdmin
+from pgqpy.connection import Connection, connect
+from pgqpy.errors import InvalidShardMap, comes_from
+from pgqpy.shards._map import HASHES, Shard, ShardMap
+
+#: Seconds between looks whether transactions have ended, or a tick was made.
+_LOOK = 0.02
+
+Document = dict[str, Any]
+
+
+def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
+    """Give each shard the keys that the map in ``wanted`` says, and write ``file``, the map for
+    producers and consumers, with versions and ticks.
+
+    Each step may be the last one of a process that dies: the next call goes on. Reports what it
+    does, and what is left to do. Raises InvalidShardMap, ConnectionFailed, QueueNotFound; before
+    the first change, if possible.
+    """
+    new = _wanted(wanted)
+    old = None
+    if file.exists():
+        ShardMap.load(file)
+        old = tomllib.loads(file.read_text(encoding="utf-8"))
+    with ExitStack() as stack:
+        change = _Change(new, old, stack, say)
+        change.prepare()
+        change.stop_writers()
+        change.copy_consumers()
+        _write(file, change.document)
+        change.let_write()
+    return ShardMap.load(file)
+
+
+def _wanted(path: Path) -> Document:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidShardMap(f"cannot read {path}: {error}") from error
+    if ShardMap.parse(document).queue is None:
+        raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
+    for name, shard in document["shards"].items():
+        if {"version", "after"} & shard.keys():
+            raise InvalidShardMap(
+                f"{path}: shard {name!r} has a version, or after",
+                hint="Give the map that is wanted; these two are written into the other file.",
+            )
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A shard's database, and what it says of itself."""
+
+    conn: Connection
+    version: int
+    """0: it is no shard yet."""
+
+
+class _Change:
+    """One change of a map."""
+
+    def __init__(
+        self, new: Document, old: Document | None, stack: ExitStack, say: Callable[[str], None]
+    ) -> None:
+        self.queue: str = new["queue"]
+        self._say = say
+        self._is_first = old is None
+        self._old = ShardMap.parse(old) if old is not None else None
+        self._new = ShardMap.parse(new)
+        #: The new file, of which versions and ticks are not final before they are known.
+        self.document = _merged(new, old or {"shards": {}})
+        self._moves = set(moves(self._old, self._new)) if self._old is not None else set()
+        self._losers = sorted({loser for loser, _ in self._moves})
+        self._places: dict[str, _Place] = {}
+        self._stack = stack
+
+    def prepare(self) -> None:
+        """Connect to all databases, and check that the change is possible."""
+        if self._old is not None:
+            self._old.check_queue(self.queue)
+        for shard in ShardMap.parse(
+            self.document | {"shards": self._without_after()}
+        ).shards.values():
+            self._places[shard.name] = self._place(shard)
+        self._remove_drained()
+        shards = self.document["shards"]
+        changed = {name for pair in self._moves for name in pair}
+        for name, place in self._places.items():
+            if name in changed or place.version > shards[name].get("version", 1):
+                # More than its database has, also after a change that was left half done.
+                shards[name]["version"] = max(place.version, shards[name].get("version", 1)) + 1
+            shards[name].setdefault("version", 1)
+        for loser, gainer in self._moves:
+            if (gainer, loser) in self._moves:
+                raise InvalidShardMap(
+                    f"keys would move from shard {loser!r} to {gainer!r}, and others back",
+                    hint="Move them in two steps: each with a map of its own.",
+                )
+            shards[gainer].setdefault("after", {})[loser] = 1
+        self._break_cycles()
+
+    def stop_writers(self) -> None:
+        """Refuse producers with the old map in shards that lose keys, and note the ticks up to
+        which these keys are there."""
+        for name in self._losers:
+            self._set_shard(name)
+        for name in self._losers:
+            conn = self._places[name].conn
+            writers = self._writers(conn)
+            if writers:
+                self._say(f"shard {name}: waiting for {plural(len(writers), 'writer')}")
+            while writers & self._writers(conn):
+                sleep(_LOOK)
+            tick = self._tick(conn)
+            self._say(f"shard {name}: the keys that it loses are before tick {tick}")
+            for loser, gainer in self._moves:
+                if loser == name:
+                    self.document["shards"][gainer]["after"][loser] = tick
+
+    def copy_consumers(self) -> None:
+        """Register the consumers of a shard that loses keys with those that get them."""
+        for loser, gainer in sorted(self._moves):
+            source, target = self._places[loser].conn, self._places[gainer].conn
+            groups = {
+                each.group_name: each for each in GroupAdmin(source).get_group_info(self.queue)
+            }
+            there = {each.group_name for each in GroupAdmin(target).get_group_info(self.queue)}
+            for name in groups.keys() - there:
+                group = groups[name]
+                GroupAdmin(target).create_group(
+                    self.queue,
+                    name,
+                    key=group.key,
+                    partitions=group.partitions,
+                    lease=group.lease,
+                    park_limit=group.park_limit,
+                )
+            for consumer in Admin(source).get_consumer_info(self.queue):
+                group_name, _, number = consumer.consumer_name.rpartition("#")
+                if not (number.isdigit() and group_name in groups):
+                    Admin(target).register_consumer(self.queue, consumer.consumer_name)
+
+    def let_write(self) -> None:
+        """Let producers with the new map write."""
+        for name in self._places:
+            # Also if it was left undone before: then it is no gainer now.
+            self._set_shard(name, gains=bool(self.document["shards"][name].get("after")))
+        self._say(f"queue {self.queue}: {plural(len(self._places), 'shard')}")
+
+    def _place(self, shard: Shard) -> _Place:
+        with comes_from(shard.dsn):
+            conn = self._stack.enter_context(connect(shard.dsn, autocommit=True))
+            if not Admin(conn).get_queue_info(self.queue):
+                raise InvalidShardMap(
+                    f"the database of shard {shard.name!r} has no queue {self.queue!r}",
+                    hint=f"Create it there: pgqpy queue create {self.queue} --dsn DSN",
+                )
+            name, version = shard.name, 0
+            for name, version in fetch(conn, _VERSION, [self.queue]):
+                if name != shard.name:
+                    raise InvalidShardMap(
+                        f"the database of shard {shard.name!r} is that of shard {name!r} already"
+                    )
+                if self._is_first:
+                    raise InvalidShardMap(
+                        f"shard {name!r} has version {version} already, but there is no file of a"
+                        " map with versions",
+                        hint="Name the file that the last `pgqpy shards apply` has written.",
+                    )
+        return _Place(conn, version)
+
+    def _without_after(self) -> Document:
+        return {
+            name: {key: value for key, value in shard.items() if key != "after"}
+            for name, shard in self.document["shards"].items()
+        }
+
+    def _remove_drained(self) -> None:
+        """Leave out shards that have no keys and are read."""
+        if self._old is None:
+            return
+        for name in self._old.shards.keys() - self._new.shards.keys():
+            shard, conn = self._old.shards[name], self._places[name].conn
+            if shard.hashes or shard.keys:
+                self._say(f"shard {name}: it loses all keys; when it is drained, apply again")
+            elif not self._all_finished(conn, self._tick(conn)):
+                self._say(f"shard {name}: not all consumers have drained it; apply again later")
+            else:
+                fetch(conn, _DROP, [self.queue])
+                self._say(f"shard {name}: drained, and removed")
+                del self.document["shards"][name], self._places[name]
+                for each in self.document["shards"].values():
+                    each.get("after", {}).pop(name, None)
+
+    def _break_cycles(self) -> None:
+        """Leave out ticks that all consumers have finished, if shards waited for each other."""
+        try:
+            ShardMap.parse(self.document)
+        except InvalidShardMap:
+            for gainer, shard in self.document["shards"].items():
+                for loser, tick in [*shard.get("after", {}).items()]:
+                    moves_now = (loser, gainer) in self._moves
+                    if not moves_now and self._all_finished(self._places[loser].conn, tick):
+                        del shard["after"][loser]
+            ShardMap.parse(self.document)
+
+    def _set_shard(self, name: str, *, gains: bool = False) -> None:
+        version = self.document["shards"][name]["version"]
+        fetch(self._places[name].conn, _SET, [self.queue, name, version, gains])
+
+    def _writers(self, conn: Connection) -> set[str]:
+        return {writer for (writer,) in fetch(conn, _WRITERS, [self.queue])}
+
+    def _tick(self, conn: Connection) -> int:
+        """Return a tick that has all that is committed now."""
+        admin = Admin(conn)
+        ((now,),) = fetch(conn, b"select pg_catalog.txid_current()")
+        while True:
+            admin.force_tick(self.queue)
+            admin.ticker(self.queue)
+            for (tick,) in fetch(conn, _TICK, [self.queue, now]):
+                return int(tick)
+            sleep(_LOOK)  # another ticker has just made one
+
+    def _all_finished(self, conn: Connection, tick: int) -> bool:
+        admin, groups = Admin(conn), GroupAdmin(conn)
+        names = [each.consumer_name for each in admin.get_consumer_info(self.queue)]
+        names += [each.group_name for each in groups.get_group_info(self.queue)]
+        return all(fetch(conn, _FINISHED, [self.queue, name, tick])[0][0] for name in names)
+
+
+def moves(old: ShardMap, new: ShardMap) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of shards of which the second has keys that the first had."""
+    edges = {0} | {
+        edge
+        for each in (old, new)
+        for shard in each.shards.values()
+        for pair in shard.hashes
+        for edge in pair
+    }
+    keys = {key for each in (old, new) for shard in each.shards.values() for key in shard.keys}
+    for owner in (
+        *((old.shard_of_hash(edge), new.shard_of_hash(edge)) for edge in edges - {HASHES}),
+        *((old.shard_for(key), new.shard_for(key)) for key in keys),
+    ):
+        before, after = owner
+        if before.name != after.name:
+            yield before.name, after.name
+
+
+def _merged(new: Document, old: Document) -> Document:
+    """Return the wanted map with the versions and ticks of the old one. Shards that are gone stay,
+    without keys."""
+    shards: dict[str, Document] = {}
+    for name, shard in new["shards"].items():
+        before = old["shards"].get(name, {})
+        shards[name] = dict(shard) | {
+            key: before[key] for key in ("version", "after") if key in before
+        }
+    for name, shard in old["shards"].items():
+        if name not in shards:
+            shards[name] = dict(shard) | {"hashes": [], "keys": []}
+    copied = {
+        name: dict(each) | {"after": dict(each.get("after", {}))} for name, each in shards.items()
+    }
+    return {"queue": new["queue"], "shards": copied}
+
+
+def _write(file: Path, document: Document) -> None:
+    """Replace the file at once: a reader has the old one or the new one."""
+    lines = [
+        "# Written by `pgqpy shards apply`; change the map that it is given.",
+        f"queue = {json.dumps(document['queue'])}",
+    ]
+    for name, shard in document["shards"].items():
+        lines.append(f"\n[shards.{json.dumps(name)}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in shard.items() if value != {}]
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if file.exists():
+        temporary.chmod(file.stat().st_mode)
+    temporary.replace(file)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {each}' for key, each in value.items())} }}"
+    # JSON's texts, numbers and arrays are TOML's.
+    return json.dumps(value, ensure_ascii=False)
+
+
+_VERSION = b"select shard_name, shard_version from pgq.get_shard_info(%s)"
+_SET = b"select pgq.set_shard(%s, %s, %s, %s)"
+_DROP = b"select pgq.drop_shard(%s)"
+_WRITERS = b"select * from pgq.shard_writers(%s)"
+_FINISHED = b"select pgq.has_finished(%s, %s, %s)"
+_TICK = b"""
+select t.tick_id
+  from pgq.tick t
+  join pgq.queue q on q.queue_id = t.tick_queue
+ where q.queue_name = %s
+   and pg_catalog.txid_visible_in_snapshot(%s, t.tick_snapshot)
+ order by t.tick_id
+ limit 1
+"""

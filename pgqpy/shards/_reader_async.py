@@ -1,0 +1,291 @@
+"""The reader of one shard: claims it, waits for the shards before it, and runs its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from time import monotonic
+from typing import Any, Protocol
+from zlib import crc32
+
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import soon
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.stoppable_async import Stopped
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.consumer import AsyncConsumer, AsyncCoopConsumer, AsyncGroupConsumer
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
+from pgqpy.log import logger
+from pgqpy.shards._lock import LOCK
+from pgqpy.shards._map import Shard
+
+#: Seconds between looks at what another process or another shard has to do first.
+_LOOK = 0.5
+#: Seconds for which a shard is left to other processes.
+_REST = 2.0
+
+
+class AsyncReaders(Protocol):
+    """All readers of a process."""
+
+    def make(self, dsn: str) -> AsyncConsumer:
+        """Return the consumer of a shard."""
+        ...
+
+    def reader_of(self, name: str) -> AsyncReader | None:
+        """Return the reader of a shard; None if the newest map has no such shard."""
+        ...
+
+    def stale(self) -> None:
+        """Note that the map is too old."""
+
+    def turn(self) -> float:
+        """Return the seconds until a reader may try to claim its shard."""
+        ...
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
+        ...
+
+    @property
+    def claimed(self) -> int:
+        """The number of shards that are claimed."""
+        ...
+
+
+class AsyncReader:
+    """Reads one shard, until it is stopped, or drained."""
+
+    def __init__(self, readers: AsyncReaders, shard: Shard, options: dict[str, Any]) -> None:
+        """``options`` are those of the consumer's `run`."""
+        self.shard = shard
+        #: Whether no other process reads it.
+        self.claimed = False
+        self.ended = False
+        #: Why it has ended.
+        self.error: Exception | None = None
+        self._readers = readers
+        self._options = options
+        self._once = bool(options["until_empty"])
+        #: Whether it ends when nothing is left.
+        self._draining = self._once
+        self._stopping = False
+        #: Whether the consumer was stopped, to begin again or to end.
+        self._interrupted = False
+        self._consumer: AsyncConsumer | None = None
+        #: Until then it is left to other processes.
+        self._rest_until = 0.0
+        self._losses = Backoff(0.1, 5.0)
+        self._waker = AsyncWaker()
+
+    # --- called from any thread
+
+    def stop(self) -> None:
+        """End after the current batch."""
+        self._stopping = True
+        self._interrupt()
+
+    def change(self, shard: Shard) -> None:
+        """Go on as the new map has it."""
+        self.shard = shard
+        self._draining = self._once
+        self._interrupt()
+
+    def drain(self) -> None:
+        """Read what is there, then end."""
+        if not self._draining:
+            self._draining = True
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        if self._consumer is not None:
+            self._consumer.stop()
+        self._waker.wake()
+
+    # --- the reader's own thread or task
+
+    async def run(self) -> None:
+        """Read until it is stopped or drained. Raises errors that waiting does not cure."""
+        try:
+            while not self._stopping:
+                self._interrupted = False
+                try:
+                    if await self._read(self.shard):
+                        break
+                except Exception as error:
+                    waits = self._draining or isinstance(error, ConnectionFailed)
+                    if self._once or isinstance(error, PERMANENT) or not waits:
+                        raise
+                    await self._pause(error)
+        except Exception as error:
+            self.error = error
+            if not self._once:
+                raise
+        finally:
+            self.ended = True
+            self._waker.close()
+
+    async def _read(self, shard: Shard) -> bool:
+        """Claim the shard and read it; True if there is nothing left to do."""
+        draining = self._draining
+        consumer = self._consumer = self._readers.make(shard.dsn)
+        async with await async_connect(shard.dsn, autocommit=True) as conn:
+            try:
+                if await self._ready(conn, shard, consumer):
+                    logger.info("shard %s is read", shard.name, extra=_fields(shard))
+                    self._losses.reset()
+                    self._guard(conn, shard, consumer)
+                    options = self._options | {"until_empty": draining}
+                    await consumer.run(**options, handle_signals=False)
+            finally:
+                self.claimed = False
+        return draining and not self._interrupted
+
+    async def _ready(self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> bool:
+        """Wait until the shard may be read; False if that is not to be, or not now."""
+        while not self._interrupted:
+            if not await self._claim(conn, consumer):
+                if self._draining:
+                    return False
+            elif not await self._is_current(conn, shard, consumer):
+                if self._once:
+                    raise StaleShardMap(f"shard {shard.name!r} has got keys, which the map lacks")
+                self._readers.stale()
+            elif await self._comes_next(shard):
+                return not self._interrupted
+            await self._waker.wait(_LOOK)
+        return False
+
+    async def _is_current(
+        self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> bool:
+        """Whether the map is not older than the keys that the shard has got."""
+        for name, gained in await async_fetch(conn, _GAINED, [consumer.queue]):
+            if name != shard.name:
+                raise InvalidShardMap(
+                    f"the database of shard {shard.name!r} in the map is that of shard {name!r}"
+                )
+            if gained > shard.version:
+                return False
+        return True
+
+    async def _comes_next(self, shard: Shard) -> bool:
+        """Whether the consumer has finished the ticks of other shards that come first."""
+        for name, tick in shard.after.items():
+            other = self._readers.reader_of(name)
+            if other is None:
+                return False  # a new map is on its way
+            over = self._once and other.ended
+            what = f"tick {tick} of shard {name!r}, after which shard {shard.name!r} comes"
+            consumer = self._readers.make(other.shard.dsn)
+            names = consumer.queue, consumer.consumer
+            try:
+                async with await async_connect(other.shard.dsn, autocommit=True) as conn:
+                    ((done,),) = await async_fetch(conn, _FINISHED, [*names, tick])
+            except ConnectionFailed as error:
+                raise ConnectionFailed(f"{what}: {error.message}", hint=error.hint) from error
+            if not done:
+                if over:
+                    raise PgqError(f"{what}, is not finished, so that was not read")
+                return False
+        return True
+
+    # --- sharing with other processes
+
+    async def _claim(self, conn: AsyncConnection, consumer: AsyncConsumer) -> bool:
+        """Whether no other process reads the shard; workers of a group share it anyway."""
+        if self.claimed or isinstance(consumer, AsyncGroupConsumer | AsyncCoopConsumer):
+            return True
+        await self._waker.wait(self._readers.turn())
+        while (rest := self._rest_until - monotonic()) > 0 and not self._interrupted:
+            await self._waker.wait(rest)
+        names = f"{consumer.queue}\n{consumer.consumer}"
+        ((self.claimed,),) = await async_fetch(conn, _CLAIM, [LOCK, names])
+        name = f"pgqpy {consumer.consumer}"
+        if not self.claimed:
+            name = f"{_waits(consumer)} {self._readers.claimed}"
+        await async_fetch(conn, _NAME, [name[:63]])
+        return self.claimed
+
+    async def _has_too_many(self, conn: AsyncConnection, consumer: AsyncConsumer) -> bool:
+        """Whether a process that waits for this shard should have it."""
+        if not self.claimed or self._once or not self._readers.may_look():
+            return False
+        ((fewest,),) = await async_fetch(conn, _FEWEST, [f"{_waits(consumer)} "])
+        return fewest is not None and self._readers.claimed - fewest >= 2
+
+    def _guard(self, claim: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> None:
+        """Look before each batch whether the map is too old, or the claim lost, or too much."""
+        around, wants, fields = consumer.around_batch, consumer.wants_batch, consumer.log_fields
+
+        async def wants_batch(conn: AsyncConnection) -> bool:
+            if await self._has_too_many(conn, consumer):
+                self._rest_until = monotonic() + _REST
+                self._interrupt()
+                return False
+            return await wants(conn)
+
+        @asynccontextmanager
+        async def around_batch(
+            batch: AsyncBatch, idle: Callable[[], Awaitable[AsyncConnection]]
+        ) -> AsyncIterator[None]:
+            # After the batch was opened: keys that it has are known to the shard's database.
+            if not await self._may_go_on(claim, shard, consumer):
+                self._interrupt()
+                raise Stopped
+            async with around(batch, idle):
+                yield
+
+        def log_fields(batch: AsyncBatch | None = None) -> dict[str, Any]:
+            return fields(batch) | _fields(shard)
+
+        guarded: Callable[..., AbstractAsyncContextManager[None]] = around_batch
+        consumer.around_batch = guarded  # type: ignore[method-assign]
+        consumer.wants_batch = wants_batch  # type: ignore[method-assign]
+        consumer.log_fields = log_fields  # type: ignore[method-assign]
+
+    async def _may_go_on(
+        self, claim: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> bool:
+        try:
+            return await self._is_current(claim, shard, consumer)
+        except PgqError as error:
+            if isinstance(error, PERMANENT):
+                raise
+            return False  # the claim is lost with the connection
+
+    async def _pause(self, error: Exception) -> None:
+        pause = self._losses.pause(error)
+        logger.log(
+            self._losses.level,
+            "shard %s: %s; again %s",
+            self.shard.name,
+            str(error).partition("\n")[0],
+            soon(pause),
+            extra=_fields(self.shard) | {"pause": pause},
+        )
+        await self._waker.wait(pause)
+
+
+def _fields(shard: Shard) -> dict[str, Any]:
+    return {"shard": shard.name}
+
+
+def _waits(consumer: AsyncConsumer) -> str:
+    """Return how the name of a session begins that waits for a shard of the consumer."""
+    return f"pgqpy waits {crc32(consumer.consumer.encode())}"
+
+
+_CLAIM = b"select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))"
+_NAME = b"select pg_catalog.set_config('application_name', %s, false)"
+_FEWEST = b"""
+select pg_catalog.min(pg_catalog.split_part(application_name, ' ', 4)::int4)
+  from pg_catalog.pg_stat_activity
+ where datname = pg_catalog.current_database()
+   and pg_catalog.starts_with(application_name, %s)
+"""
+_GAINED = b"select shard_name, shard_gained from pgq.get_shard_info(%s)"
+_FINISHED = b"select pgq.has_finished(%s, %s, %s)"

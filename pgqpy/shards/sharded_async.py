@@ -1,0 +1,156 @@
+"""Consumers over shards: one process reads all, or several share them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Literal
+
+from pgqpy._runtime.acompat import AsyncSlots
+from pgqpy._runtime.stoppable_async import AsyncStoppable
+from pgqpy.consumer import AsyncConsumer
+from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.errors import ConnectionFailed, InvalidConsumer
+from pgqpy.shards._current import CurrentMap, MapSource
+from pgqpy.shards._reader_async import AsyncReader
+
+#: Seconds between two claims of a process, so that several processes get some each.
+_TURN = 0.05
+#: Seconds between looks of a process whether it has too many.
+_SHARE = 2.0
+
+
+class AsyncShardedConsumer(AsyncStoppable):
+    """Runs a consumer on all shards of its queue, concurrently.
+
+    In each shard's database the consumer has a position of its own, under the same name::
+
+        await AsyncShardedConsumer(OrderMails, "shards.toml").run()
+
+    Several processes share the shards: each is read by one of them, and by another if that one
+    ends. A process that has two more than one that waits gives one up. Workers of a `GroupConsumer`
+    or `CoopConsumer` share each shard as they share a queue.
+
+    A file is read again when it has changed, as is a map that a function reads: shards that are new
+    are read, those that are gone are drained first. A shard that is down stops no other, and is
+    read when it is back.
+    """
+
+    reload_interval: float = 2.0
+    """Seconds between looks whether the map has changed."""
+
+    def __init__(self, make: Callable[[str], AsyncConsumer], shards: MapSource) -> None:
+        """``make`` is the consumer's class, or a function that makes one for a DSN. ``shards`` is a
+        `ShardMap`, the file of one, or a function that reads one."""
+        self._make = make
+        self._current = CurrentMap(shards)
+        made = [make(shard.dsn) for shard in self._current.map.shards.values()]
+        for each in made:
+            if not isinstance(each, AsyncConsumer):
+                raise InvalidConsumer(f"{each!r:.80} is no consumer that can be run over shards")
+        if isinstance(made[0], AsyncTargetConsumer) and len({x.consumer for x in made}) < len(made):
+            raise InvalidConsumer(
+                f"{type(made[0]).__name__} has a position in the target, too",
+                hint="Give a function that makes a consumer of another name for each shard's DSN.",
+            )
+        self._current.require(made[0].queue)
+        self._readers: dict[str, AsyncReader] = {}
+        self._turn_at = self._look_at = 0.0
+
+    async def run(
+        self,
+        *,
+        until_empty: bool = False,
+        handle_signals: bool = True,
+        ticker: Literal["auto"] | None = None,
+    ) -> None:
+        """Process batches of all shards until `stop`, or with ``until_empty`` until there are none.
+
+        The arguments are those of `AsyncConsumer.run`, as is what happens in a shard. Errors that
+        waiting does not cure end all readers, after their batches, and are raised. With
+        ``until_empty`` the other shards are read first; ConnectionFailed names those that were
+        down. Shards that another process reads are left to it.
+        """
+        self._current.renew()
+        options: dict[str, Any] = {"until_empty": until_empty, "ticker": ticker}
+        async with self._running(handle_signals=handle_signals) as waker:
+            slots = AsyncSlots(waker.wake)
+            try:
+                self._follow(slots, options)
+                while len(slots) and not self.stopping:
+                    slots.check()
+                    await waker.wait(self.reload_interval)
+                    if not until_empty and self._current.renew():
+                        self._follow(slots, options)
+            finally:
+                for reader in self._readers.values():
+                    reader.stop()
+                while len(slots):
+                    await waker.wait(1.0)
+                ended, self._readers = self._readers, {}
+            slots.check()
+        _raise_failures(ended)
+
+    def _follow(self, slots: AsyncSlots, options: dict[str, Any]) -> None:
+        """Have a reader for each shard of the map."""
+        shards = self._current.map.shards
+        for name, reader in [*self._readers.items()]:
+            if name not in shards:
+                reader.drain()
+            elif reader.ended:
+                del self._readers[name]
+            elif reader.shard != shards[name]:
+                reader.change(shards[name])
+        new = [shards[name] for name in shards.keys() - self._readers.keys()]
+        # Processes that begin together take different ones.
+        random.shuffle(new)
+        self._readers |= {shard.name: AsyncReader(self, shard, options) for shard in new}
+        for shard in new:
+            slots.start(self._readers[shard.name].run)
+
+    # --- for the readers
+
+    def make(self, dsn: str) -> AsyncConsumer:
+        """Return the consumer of a shard."""
+        return self._make(dsn)
+
+    def reader_of(self, name: str) -> AsyncReader | None:
+        """Return the reader of a shard; None if the newest map has no such shard."""
+        return self._readers.get(name)
+
+    def stale(self) -> None:
+        """Note that the map is too old."""
+        if self._waker is not None:
+            self._waker.wake()
+
+    def turn(self) -> float:
+        """Return the seconds until a reader may try to claim its shard."""
+        now = monotonic()
+        turn, self._turn_at = max(now, self._turn_at), max(now, self._turn_at) + _TURN
+        return turn - now
+
+    def may_look(self) -> bool:
+        """Whether it is time to look whether other processes have fewer shards."""
+        if monotonic() < self._look_at:
+            return False
+        self._look_at = monotonic() + _SHARE
+        return True
+
+    @property
+    def claimed(self) -> int:
+        """The number of shards that are claimed."""
+        return sum(reader.claimed for reader in self._readers.values())
+
+
+def _raise_failures(readers: dict[str, AsyncReader]) -> None:
+    """Raise the error of a reader; if all lost their databases, one error for all."""
+    failed = {name: each.error for name, each in readers.items() if each.error is not None}
+    for name, error in failed.items():
+        if not isinstance(error, ConnectionFailed):
+            error.add_note(f"shard {name}")
+            raise error
+    if failed:
+        names = ", ".join(sorted(failed))
+        told = "; ".join(f"{name}: {error}".partition("\n")[0] for name, error in failed.items())
+        raise ConnectionFailed(f"shards whose databases were down: {names}", detail=told)

@@ -1,0 +1,450 @@
+"""One logical queue over several databases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg.conninfo import make_conninfo
+
+from pgqpy import (
+    Admin,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncShardedConsumer,
+    Consumer,
+    Event,
+    GroupConsumer,
+    Producer,
+    RemoteConsumer,
+    ShardedConsumer,
+    ShardMap,
+    async_connect,
+)
+from pgqpy import sqlalchemy as for_sessions
+from pgqpy.connection import Connection
+from pgqpy.errors import (
+    InvalidConsumer,
+    InvalidShardMap,
+    PgqError,
+    RetryTransaction,
+    StaleShardMap,
+    WrongShard,
+)
+from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_shards import QUEUE, Load, Shards
+from tests.fixtures.fix_ticker import StartTicker
+
+INSERT = "insert into seen (key, number, worker) values (%s, %s, %s)"
+
+
+class Seen(Consumer):
+    queue = QUEUE
+    consumer = "seen"
+    start = "first"
+    poll_interval = 0.05
+
+    def process_event(self, conn: Connection, event: Event) -> None:
+        conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
+
+
+class AsyncSeen(AsyncConsumer):
+    queue = QUEUE
+    consumer = "seen"
+    start = "first"
+
+    async def process_event(self, conn: Any, event: Event) -> None:
+        await conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
+
+
+class GroupSeen(GroupConsumer):
+    queue = QUEUE
+    consumer = "seen"
+    start = "first"
+    partitions = 2
+
+    def process_event(self, conn: Connection, event: Event) -> None:
+        if event.type == "bad":
+            raise ValueError
+        conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
+
+
+def send(shards: Shards, name: str, key: str, *numbers: int, kind: str = "t") -> None:
+    """Events of a key, in a shard, in a batch of their own."""
+    producer = Producer(QUEUE, shards=shards.file)
+    with shards.connect(name) as conn:
+        for number in numbers:
+            with conn.transaction():
+                producer.insert_event(conn, kind, str(number), extra1=key, shard_key=key)
+    shards.tick(name)
+
+
+# --- producers
+
+
+@pytest.mark.smoke
+def test_a_producer_writes_keys_of_its_database_and_consumers_read_all(shards: Shards) -> None:
+    shards.apply("a", "b", "c")
+    producer = Producer(QUEUE, shards=shards.file)
+    keys = [f"k{number}" for number in range(30)]
+
+    async def send_one(dsn: str, key: str) -> None:
+        async with await async_connect(dsn) as conn:
+            given = AsyncProducer(QUEUE, shards=shards.map)
+            await given.insert_event(conn, "t", "1", extra1=key, shard_key=key)
+
+    for name in "abc":
+        own = [key for key in keys if shards.map.shard_for(key).name == name]
+        with shards.connect(name, autocommit=False) as conn:
+            producer.insert_event(conn, "t", "0", extra1=own[0], shard_key=own[0])
+            events = [("t", "0", key) for key in own[1:]]
+            producer.insert_events(conn, events[1:], shard_key=lambda event: event[2])
+            producer.insert_events_returning(conn, events[:1], shard_key=lambda event: event[2])
+        asyncio.run(send_one(shards.dsns[name], own[0]))
+        url = sa.engine.url.make_url("postgresql+psycopg://")
+        engine = sa.create_engine(url, creator=lambda name=name: psycopg.connect(shards.dsns[name]))
+        with engine.begin() as connection:
+            given = for_sessions.Producer(QUEUE, shards=shards.map)
+            given.insert_event(connection, "t", "2", extra1=own[0], shard_key=own[0])
+            other = next(key for key in keys if key not in own)
+            with pytest.raises(WrongShard):
+                given.insert_event(connection, "t", "2", shard_key=other)
+        engine.dispose()
+    shards.tick()
+    ShardedConsumer(Seen, shards.file).run(until_empty=True)
+    seen = shards.seen()
+    assert {key: numbers[0] for key, numbers in seen.items()} == dict.fromkeys(keys, 0)
+    assert sorted(map(len, seen.values())) == [1] * 27 + [3] * 3
+    # The position is kept in each shard.
+    asyncio.run(AsyncShardedConsumer(AsyncSeen, shards.file).run(until_empty=True))
+    assert shards.seen() == seen
+
+
+def test_a_key_of_another_shard_is_refused_with_its_name_and_nothing_is_written(
+    shards: Shards,
+) -> None:
+    shards.apply("a", "b", a=["acme"], b=["zeta"])
+    producer = Producer(QUEUE, shards=shards.file)
+    with shards.connect("b") as conn:
+        wrong = "'acme' of queue 'orders' belongs to shard 'a', and"
+        with pytest.raises(WrongShard, match=wrong), conn.transaction():
+            producer.insert_event(conn, "t", shard_key="acme")
+        with pytest.raises(WrongShard):
+            producer.insert_events(
+                conn, [("t", key) for key in ("zeta", "acme")], shard_key=lambda event: event[1]
+            )
+        with pytest.raises(TypeError, match="needs a shard_key"), conn.transaction():
+            producer.insert_event(conn, "t")
+        with pytest.raises(PgqError, match="in a transaction, and the connection has none"):
+            producer.insert_event(conn, "t", shard_key="zeta")
+        assert conn.execute("select count(*) from pgq_queue.orders").fetchone() == (0,)
+    with pytest.raises(InvalidShardMap, match="of queue 'orders', not of 'mails'"):
+        Producer("mails", shards=shards.file)
+    with shards.connect("c", autocommit=False) as conn, pytest.raises(WrongShard, match="no shard"):
+        producer.insert_event(conn, "t", shard_key="zeta")
+
+
+@pytest.mark.any_pg
+def test_keys_do_not_move_before_their_late_writers_have_ended(shards: Shards) -> None:
+    """A late producer is waited for, or refused; a hasty one, too."""
+    shards.apply("a", "b", a=["acme"])
+    old = Producer(QUEUE, shards=shards.map)
+    with shards.connect("a") as late, shards.connect("a") as other, shards.connect("b") as new:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with ThreadPoolExecutor() as pool, late.transaction():
+            old.insert_event(late, "t", "0", extra1="acme", shard_key="acme")
+            shards.want("a", "b", b=["acme"])
+            applied = pool.submit(shards.try_apply)
+            with other.transaction():
+                other.execute("select 1")
+                with shards.connect("a") as conn:
+                    version = "select shard_version from pgq.get_shard_info(%s)"
+                    wait_until(lambda: conn.execute(version, [QUEUE]).fetchone() == (2,))
+                with pytest.raises(RetryTransaction), other.transaction():
+                    old.insert_event(other, "t", "1", extra1="acme", shard_key="acme")
+            stale = "version 1 of shard 'a' of queue 'orders'"
+            with pytest.raises(StaleShardMap, match=stale), other.transaction():
+                old.insert_event(other, "t", "1", extra1="acme", shard_key="acme")
+            hasty = ShardMap.parse(
+                {
+                    "shards": {
+                        "a": {"dsn": "", "hashes": [0, 65536], "version": 2},
+                        "b": {"dsn": "", "keys": ["acme"], "version": 2},
+                    }
+                }
+            )
+            stale = "its database has version 1"
+            with pytest.raises(StaleShardMap, match=stale), new.transaction():
+                Producer(QUEUE, shards=hasty).insert_event(new, "t", shard_key="acme")
+            assert not applied.done()
+        assert applied.result().exit_code == 0
+        assert "shard a: waiting for" in applied.result().stdout
+        tick = shards.map.shards["b"].after["a"]
+        Admin(late).register_consumer_at(QUEUE, "c", tick)
+        assert late.execute("select * from pgq.get_consumer_info(%s, 'c')", [QUEUE]).fetchone()
+        seen = late.execute(
+            "select txid_visible_in_snapshot(ev_txid, tick_snapshot)"
+            " from pgq_queue.orders, pgq.tick where tick_id = %s",
+            [tick],
+        )
+        assert seen.fetchall() == [(True,)]
+
+
+# --- consumers
+
+
+@pytest.mark.parametrize("kind", [Seen, GroupSeen])
+def test_a_shard_is_read_after_the_ticks_of_those_from_which_its_keys_came(
+    shards: Shards, kind: type[Consumer]
+) -> None:
+    shards.apply("a", "b", a=["acme"])
+    kind(shards.dsns["a"]).register()
+    send(shards, "a", "acme", 0, 1)
+    shards.apply("a", "b", b=["acme"])
+    send(shards, "b", "acme", 2, 3)
+    with shards.connect("a") as conn:
+        Admin(conn).pause_consumer(QUEUE, "seen")
+        with pytest.raises(PgqError, match="of shard 'a', after which shard 'b' comes, is not"):
+            ShardedConsumer(kind, shards.file).run(until_empty=True)
+        assert shards.seen() == {}
+        Admin(conn).resume_consumer(QUEUE, "seen")
+    ShardedConsumer(kind, shards.file).run(until_empty=True)
+    assert shards.seen() == {"acme": [0, 1, 2, 3]}
+
+
+def test_a_parked_key_holds_back_the_shard_to_which_it_moved(shards: Shards) -> None:
+    shards.apply("a", "b", a=["acme"])
+    GroupSeen(shards.dsns["a"]).register()
+    send(shards, "a", "acme", 0, kind="bad")
+    GroupSeen(shards.dsns["a"]).run(until_empty=True)
+    shards.apply("a", "b", b=["acme"])
+    send(shards, "b", "acme", 1)
+    with pytest.raises(PgqError, match="of shard 'a', after which shard 'b' comes, is not"):
+        ShardedConsumer(GroupSeen, shards.file).run(until_empty=True)
+    with shards.connect("a") as conn:
+        conn.execute("select pgq.give_up_parked(%s, 'seen', 'acme')", [QUEUE])
+    ShardedConsumer(GroupSeen, shards.file).run(until_empty=True)
+    assert shards.seen() == {"acme": [1]}
+
+
+def test_a_consumer_with_an_old_map_does_not_read_keys_that_moved(shards: Shards) -> None:
+    shards.apply("a", "b", a=["acme"])
+    maps = [shards.map]
+    calls: list[ShardMap] = []
+
+    def read() -> ShardMap:
+        calls.append(maps[-1])
+        return maps[-1]
+
+    consumer = ShardedConsumer(Seen, read)
+    # It is asked again only if a reader says that it is too old.
+    consumer.reload_interval = 3600
+    with running(consumer):
+        send(shards, "b", "b" * 20, 0)
+        send(shards, "a", "acme", 0)
+        wait_until(lambda: len(shards.seen()) == 2)
+        with shards.connect("a") as conn:
+            Admin(conn).pause_consumer(QUEUE, "seen")
+            send(shards, "a", "acme", 1)
+            shards.apply("a", "b", b=["acme"])
+            before = len(calls)
+            send(shards, "b", "acme", 2)
+            wait_until(lambda: len(calls) > before)
+            assert shards.seen()["acme"] == [0]
+            maps.append(shards.map)
+            wait_until(lambda: calls[-1] is maps[-1])
+            Admin(conn).resume_consumer(QUEUE, "seen")
+        wait_until(lambda: len(shards.seen()["acme"]) == 3)
+    assert shards.seen()["acme"] == [0, 1, 2]
+    with pytest.raises(StaleShardMap, match="shard 'b' has got keys, which the map lacks"):
+        ShardedConsumer(Seen, maps[0]).run(until_empty=True)
+
+
+@pytest.mark.slow
+def test_shards_are_added_split_and_removed_under_load_and_each_key_stays_in_order(
+    shards: Shards, start_ticker: StartTicker
+) -> None:
+    shards.apply("a", "b")
+    start_ticker(*shards.dsns.values())
+    consumer = ShardedConsumer(Seen, shards.file)
+    consumer.reload_interval = 0.05
+    load = Load(shards)
+    with running(consumer):
+        load.progress()
+        # c is new, and gets keys of b, which gets keys of a
+        shards.apply("a", "b", "c")
+        load.progress()
+        # keys move back: first the consumer has to finish what was moved before
+        named = ["key 0 0", "key 1 1"]
+        shards.want("a", "b", "c", a=named)
+        wait_until(lambda: shards.try_apply().exit_code == 0)
+        load.progress()
+        shards.want("a", "b", a=named)
+        wait_until(lambda: shards.try_apply().exit_code == 0)
+        load.progress()
+        # c, without keys, is drained before it is removed
+        wait_until(lambda: "drained, and removed" in shards.try_apply().stdout)
+        load.progress()
+        sent = load.stop()
+        wait_until(lambda: sum(map(len, shards.seen().values())) >= sum(sent.values()))
+    assert [*shards.map.shards] == ["a", "b"]
+    assert load.stale > 0
+    assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+
+
+PROGRAM = """
+import os
+import pgqpy
+
+class Seen(pgqpy.Consumer):
+    queue, consumer, start = "orders", "seen", "first"
+
+    def process_event(self, conn, event):
+        worker = [event.extra1, int(event.data), os.getpid()]
+        conn.execute("insert into seen (key, number, worker) values (%s, %s, %s)", worker)
+"""
+
+
+@pytest.mark.slow
+def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
+    shards: Shards, start_ticker: StartTicker, spawn: Spawn, tmp_path: Path
+) -> None:
+    shards.apply("a", "b", "c")
+    start_ticker(*shards.dsns.values())
+    load = Load(shards, producers=1, keys=12)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def start() -> subprocess.Popen[str]:
+        return spawn(
+            *("run", f"{program}:Seen", "--shards", str(shards.file)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    first = start()
+    wait_until(lambda: len(shards.readers()) == 3)
+    second = start()
+    # The first has three, the second none: it gets one.
+    wait_until(lambda: {first.pid, second.pid} == set(shards.readers().values()))
+    first.kill()
+    wait_until(lambda: [*shards.readers().values()] == [second.pid] * 3)
+    sent = load.stop()
+    wait_until(lambda: sum(map(len, shards.seen().values())) >= sum(sent.values()))
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(60) == 0
+    assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+
+
+def test_a_map_may_be_in_a_table(shards: Shards) -> None:
+    shards.apply("a", "b")
+    send(shards, "a", next(key for key in "abcdefgh" if shards.map.shard_for(key).name == "a"), 7)
+    with shards.connect("c") as conn:
+        conn.execute(
+            "create table shard_map (name text, dsn text, hashes int[], version int, after jsonb)"
+        )
+        for shard in shards.map.shards.values():
+            values = [shard.name, shard.dsn, [*map(list, shard.hashes)], shard.version]
+            conn.execute("insert into shard_map values (%s, %s, %s, %s)", values)
+        found = ShardMap.from_table(conn, "public.shard_map", queue=QUEUE)
+        assert found == shards.map
+        ShardedConsumer(Seen, lambda: found).run(until_empty=True)
+    assert [*shards.seen().values()] == [[7]]
+
+
+def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> None:
+    shards.apply("a", "b", a=["acme"], b=["zeta"])
+    before = shards.file.read_text()
+
+    def refused() -> str:
+        result = shards.try_apply()
+        assert result.exit_code == 1
+        assert shards.file.read_text() == before
+        return result.stderr
+
+    shards.want("a", "b", a=["zeta"], b=["acme"])
+    assert "keys would move from shard" in refused()
+    Seen(shards.dsns["a"]).register()
+    shards.dsns = {**shards.dsns, "c": shards.dsns["a"]}
+    shards.want("a", "b", "c")
+    assert "the database of shard 'c' is that of shard 'a' already" in refused()
+    shards.dsns = {**shards.dsns, "c": make_conninfo(shards.dsns["a"], port=1)}
+    shards.want("a", "b", "c")
+    assert "cannot connect" in refused()
+    shards.want("a", "b")
+    shards.file.unlink()
+    assert "shard 'a' has version 1 already, but there is no file" in shards.try_apply().stderr
+    with shards.connect("a") as conn:
+        state = conn.execute("select * from pgq.get_shard_info()").fetchall()
+    assert state == [(QUEUE, "a", 1, 0)]
+
+
+def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
+    shards.apply("a", "b", a=["acme"])
+    Seen(shards.dsns["a"]).register()
+    send(shards, "a", "acme", 0)
+    check = "shards", "check", str(shards.file)
+
+    def state(name: str) -> dict[str, Any]:
+        """What `pgqpy shards check` says of a shard."""
+        return next(
+            each for each in json.loads(cli(*check, "--json").stdout) if each["shard"] == name
+        )
+
+    shards.want("a", "b", b=["acme"])
+    apply = "shards", "apply", str(shards.wanted), str(shards.file)
+    producer = Producer(QUEUE, shards=shards.file)
+    # before the writers of a have ended
+    with shards.connect("a") as late, late.transaction():
+        producer.insert_event(late, "t", "1", extra1="acme", shard_key="acme")
+        process = spawn(*apply)
+        wait_until(lambda: state("a")["problem"])
+        assert "the map has version 1, the database 2: apply again" in state("a")["problem"]
+        process.kill()
+        process.wait()
+    with shards.connect("b") as conn, shards.connect("b", autocommit=False) as locked:
+        # after the file was written
+        locked.execute("select from pgq.shard for update")
+        process = spawn(*apply)
+        waiting: LiteralString = (
+            "from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        wait_until(lambda: conn.execute(f"select pid {waiting}".encode()).fetchall())
+        process.kill()
+        process.wait()
+        # The server would go on with what the process has asked.
+        conn.execute(f"select pg_terminate_backend(pid, 10000) {waiting}".encode())
+    assert "the map has version 2, the database 1: apply again" in state("b")["problem"]
+    with shards.connect("b", autocommit=False) as conn, pytest.raises(StaleShardMap):
+        producer.insert_event(conn, "t", shard_key="acme")
+
+    cli.ok(*apply)
+    assert [state(name)["problem"] for name in "ab"] == [None, None]
+    assert state("b")["waiting"] == ["seen"]
+    send(shards, "b", "acme", 2)
+    ShardedConsumer(Seen, shards.file).run(until_empty=True)
+    assert shards.seen() == {"acme": [0, 1, 2]}
+    assert cli.ok(*check).count(" 50.0 %") == 2
+
+
+def test_consumers_that_cannot_be_run_over_shards_are_refused(shards: Shards) -> None:
+    shards.apply("a", "b")
+
+    class Remote(RemoteConsumer):
+        queue = QUEUE
+        consumer = "copy"
+
+    with pytest.raises(InvalidConsumer, match="Remote has a position in the target, too"):
+        ShardedConsumer(lambda dsn: Remote(dsn, target_dsn="dbname=target"), shards.file)
+    with pytest.raises(InvalidConsumer, match="no consumer that can be run over shards"):
+        ShardedConsumer(AsyncSeen, shards.file)  # type: ignore[arg-type]
