@@ -1,0 +1,24 @@
+"""Cascaded queues: exact copies of a queue in several databases."""
+
+from pgqpy.cascade._failover import take_over_dead_root
+from pgqpy.cascade._manage import change_provider, create_node, drop_node, set_paused
+from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType
+from pgqpy.cascade._status import NodeStatus, status
+from pgqpy.cascade._takeover import Takeover, takeover
+
+__all__ = [
+    "Location",
+    "Node",
+    "NodeInfo",
+    "NodeStatus",
+    "NodeType",
+    "Nodes",
+    "Takeover",
+    "change_provider",
+    "create_node",
+    "drop_node",
+    "set_paused",
+    "status",
+    "take_over_dead_root",
+    "takeover",
+]
