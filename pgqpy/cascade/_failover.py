@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgqpy.cascade._manage import change_provider, set_paused, wait_for_tick
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
-from pgqpy.cascade._takeover import Progress, Takeover, promotable, tell, tick_time
+from pgqpy.cascade._takeover import Progress, Takeover, complete, promotable, tick_time
 from pgqpy.errors import CascadeError
 
 _STORE_TICK = """
@@ -60,15 +60,11 @@ def take_over_dead_root(
             set_paused(nodes, name, True)
         _catch_up(nodes, new_root, timeout, progress)
         ahead = _pass_leaves(nodes, new_root, progress)
-        progress("leave")
-        for name, node in nodes.reachable():
-            if infos[name].type != "leaf":
-                node.call("unregister_subscriber", new_root, allow=(304,))
         progress("promote")
         nodes.node(new_root).call("promote_branch", allow=(301,))
     last_tick = nodes.node(new_root).info().last_tick
     _gather(nodes, new_root, old, progress)
-    tell(nodes, new_root, progress)
+    complete(nodes, new_root, progress)
     return Takeover(
         new_root,
         old,

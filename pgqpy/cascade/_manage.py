@@ -17,7 +17,7 @@ from pgqpy.errors import CascadeError
 PAUSE = 0.02
 
 #: The seconds in which a running worker notices that it was paused or resumed.
-_NOTICED = 5.0
+NOTICED = 5.0
 
 #: The same of two sessions only if both are in one database.
 _IDENTITY = """
@@ -186,7 +186,7 @@ def root_above(nodes: Nodes, info: NodeInfo) -> str:
     return info.name
 
 
-def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float = _NOTICED) -> bool:
+def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float = NOTICED) -> bool:
     """Pause a node's worker, or resume it; return whether it has noticed that in time."""
     node = nodes.node(name)
     node.call("set_consumer_paused", node.info().worker, paused)
@@ -226,12 +226,15 @@ def change_provider(
         _check_no_cycle(infos, name, provider)
     check_provider(above)
     changed = _move(nodes, name, consumer, provider, is_worker=is_worker, wait=wait)
+    if is_worker and changed:
+        # Until then its worker may register itself once more.
+        wait_for(lambda: nodes.node(name).info().uptodate, NOTICED)
     for other, node in nodes.reachable():
         if other in (name, provider):
             continue
-        if is_worker and name in node.subscribers():
-            node.call("unregister_subscriber", name, allow=(304,))
-        elif not is_worker and infos[other].type != "leaf":
+        if infos[other].type != "leaf":
+            if is_worker:
+                node.call("unregister_subscriber", name, allow=(304,))
             node.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, consumer)
     return changed
 
@@ -336,6 +339,11 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
         raise CascadeError(
             f"node {name} cannot be asked, {where(location.dsn)}: {info}",
             hint="if it will not come back, --dead drops it",
+        )
+    if isinstance(info, NodeInfo) and info.fenced_by is not None and not force:
+        raise CascadeError(
+            f"node {name} is an old root: events that no other node has would be lost with it",
+            hint=f"save them: pgqpy node rest {nodes.queue} {name} --json; --force drops it then",
         )
     if below:
         raise CascadeError(

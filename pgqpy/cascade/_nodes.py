@@ -159,6 +159,7 @@ class Nodes:
         self._dsn = pgqpy.dsn.resolve(dsn)
         self._check = check
         self._open: dict[str, Node] = {}
+        self._failed: dict[str, str] = {}
         self.here = self.connect(self._dsn)
         try:
             self.local = self.here.info()
@@ -222,9 +223,9 @@ class Nodes:
     def look(self) -> dict[str, NodeInfo | str]:
         """Ask all nodes at once; for one that cannot be asked, return the reason instead.
 
-        Nodes that only others know are found, too.
+        Nodes that only others know are found, too. One that has failed is not asked again.
         """
-        found: dict[str, NodeInfo | str] = {}
+        found: dict[str, NodeInfo | str] = {**self._failed}
         while missing := [name for name in self.locations if name not in found]:
             with ThreadPoolExecutor(max_workers=8) as pool:
                 found |= zip(missing, pool.map(self._ask, missing), strict=True)
@@ -244,7 +245,8 @@ class Nodes:
         except (ConnectionFailed, CascadeError) as error:
             self.forget(name)
             lines = str(error.__cause__ or error.message).strip().splitlines()
-            return lines[0].strip() if lines else error.message
+            self._failed[name] = lines[0].strip() if lines else error.message
+            return self._failed[name]
 
     def reachable(self) -> Iterator[tuple[str, Node]]:
         """The nodes that can be asked, each with its connection."""

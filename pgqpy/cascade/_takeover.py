@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 
 from pgqpy._runtime.words import duration
-from pgqpy.cascade._manage import change_provider, subscribe, wait_for, wait_for_tick
+from pgqpy.cascade._manage import NOTICED, change_provider, subscribe, wait_for, wait_for_tick
 from pgqpy.cascade._nodes import NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
 from pgqpy.errors import CascadeError
@@ -198,14 +198,11 @@ class _Planned:
             subscribe(new, self.old, old.info().worker, self.last_tick)
             self.progress("demote")
             old.call("demote_root", 3, self.new, allow=(301,))
-        # Before the old root has ticks of the new one, which that must not copy.
-        self.progress("leave")
-        old.call("unregister_subscriber", self.new, allow=(304,))
         self.progress("promote")
         new.call("promote_branch", allow=(301,))
         if not demoted and not resumed:
             self.paused = timedelta(seconds=monotonic() - began)
-        tell(nodes, self.new, self.progress)
+        complete(nodes, self.new, self.progress)
 
     def catch_up(self) -> None:
         """Wait until the new root is so near that what is left takes little time."""
@@ -280,19 +277,24 @@ class _Planned:
         self.last_tick = root.last_tick
         if root.refuses_events:
             self.nodes.node(root.name).rows(_TAKE_EVENTS, self.nodes.queue)
-        for name, node in self.nodes.reachable():
-            if name != root.name:
-                node.call("unregister_subscriber", root.name, allow=(304, 404))
-        tell(self.nodes, root.name, self.progress)
+        complete(self.nodes, root.name, self.progress)
 
 
-def tell(nodes: Nodes, root: str, progress: Progress) -> None:
-    """Tell all nodes of the new root, so that they do not read from an old one."""
+def complete(nodes: Nodes, root: str, progress: Progress) -> None:
+    """Tell all nodes of the new root; none of them keeps events for it any more."""
     progress("tell")
-    epoch = nodes.node(root).info().epoch
-    for _, node in nodes.reachable():
-        if node.is_ours:
-            node.call("learn_epoch", epoch)
+    node, infos = nodes.node(root), nodes.infos()
+    for name in infos:
+        if nodes.node(name).is_ours:
+            nodes.node(name).call("learn_epoch", infos[root].epoch)
+    progress("leave")
+    # Until then its worker may register itself once more.
+    wait_for(lambda: node.info().uptodate, NOTICED)
+    for name, info in infos.items():
+        if name != root and info.type != "leaf":
+            other = nodes.node(name)
+            other.call("unregister_subscriber", root, allow=(304,))
+            other.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, infos[root].worker)
 
 
 def tick_time(nodes: Nodes, name: str, tick: int) -> datetime | None:
