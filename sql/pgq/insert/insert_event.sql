@@ -35,8 +35,10 @@ begin
         perform pgq._require_right(q.queue_id, '{insert}');
     end if;
 
-    -- Replication applies events even to queues with inserts disabled.
-    if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
+    -- Replication applies events even to queues with inserts disabled, and so does pgq.copy_ticks().
+    if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica'
+       and current_setting('pgq.copies', true) is distinct from q.queue_id::text
+    then
         raise exception using errcode = 'PQ006',
             message = format('inserting into queue %L is disabled', i_queue_name),
             hint = 'This queue is a copy that follows another database, or was closed: insert at its root, '
