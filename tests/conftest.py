@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
 pytest_plugins = [
     "tests.fixtures.fix_server",
     "tests.fixtures.fix_db",
+    "tests.fixtures.fix_node",
     "tests.fixtures.fix_reference",
     "tests.fixtures.fix_client",
     "tests.fixtures.forked",

@@ -106,8 +106,8 @@ begin
             hint = 'Tick ids must ascend: does another worker copy this queue?';
     end if;
 
-    -- What pgq._event_table_guard() looks for.
-    perform set_config('pgq.copies', q.queue_id::text, true);
+    -- Inserts are disabled; see pgq._write_target().
+    perform set_config('pgqpy.copies_into', i_queue_name, true);
     event_table := q.queue_data_pfx || '_' || pgq._state_slot(q.queue_slot_seq) - q.queue_slot0;
     log := pgq._lock_tick_log();
     seen := txid_current_snapshot();
