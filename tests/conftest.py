@@ -32,6 +32,7 @@ pytest_plugins = [
     "tests.fixtures.fix_mail_table",
     "tests.fixtures.fix_console",
     "tests.fixtures.fix_telemetry",
+    "tests.fixtures.fix_nodes",
 ]
 
 
