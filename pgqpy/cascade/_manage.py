@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pgqpy.dsn
-from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
+from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType, open_node, where
 from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError
 
@@ -270,8 +270,7 @@ def _move(
         )
         _wait_for_provider(above, provider, name, tick, wait)
         if is_worker:
-            above.call("register_location", name, nodes.location(name).dsn, False)
-            subscribe(above, name, consumer, tick)
+            subscribe(above, nodes.location(name), consumer, tick)
         else:
             above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
         if provider != state["provider_node"]:
@@ -279,13 +278,16 @@ def _move(
     return bool(provider != state["provider_node"])
 
 
-def subscribe(above: Node, name: str, worker: str, tick: int) -> None:
+def subscribe(above: Node, location: Location, worker: str, tick: int) -> None:
     """Register a node at its provider, at this tick."""
-    if above.subscribers().get(name) == worker:
+    known = {each.name: each for each in above.locations()}.get(location.name)
+    if known is None or known.dsn != location.dsn:  # a root tells all nodes, if it takes events
+        above.call("register_location", location.name, location.dsn, location.dead)
+    if above.subscribers().get(location.name) == worker:
         above.rows("select pgq.register_consumer_at(%s, %s, %s)", above.queue, worker, tick)
         return
-    above.call("unregister_subscriber", name, allow=(304,))
-    above.call("register_subscriber", name, worker, tick)
+    above.call("unregister_subscriber", location.name, allow=(304,))
+    above.call("register_subscriber", location.name, worker, tick)
 
 
 def wait_for_tick(node: Node, tick: int, seconds: float) -> bool:

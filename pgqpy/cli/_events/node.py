@@ -314,8 +314,8 @@ def _tell(queue: str, done: Takeover, dead: bool) -> None:
     if dead and done.old_root is not None:
         made = shown(done.last_tick_time)
         say(
-            f"its last tick of {done.old_root} is {done.last_tick}, made {made}; later events are on"
-            f" {done.old_root} only: `pgqpy node status {queue}` counts them when it is back"
+            f"its last tick of {done.old_root} is {done.last_tick}, made {made}; later events are"
+            f" there only: `pgqpy node status {queue}` counts them when {done.old_root} is back"
         )
     for leaf, tick in done.ahead.items():
         say(f"leaf {leaf} has processed up to tick {tick}, which no branch had")
