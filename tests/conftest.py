@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fixtures.fix_connect",
     "tests.fixtures.fix_replicate",
     "tests.fixtures.fix_remote",
+    "tests.fixtures.fix_cascade",
     "tests.fixtures.fix_chaos",
     "tests.fixtures.fix_task_worker",
     "tests.fixtures.fix_mail_table",

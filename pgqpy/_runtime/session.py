@@ -32,7 +32,7 @@ class Session:
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
@@ -100,10 +100,16 @@ class Session:
         if self._subscription is not None:
             self._subscription.close()
 
+    def move(self, dsn: str, subscription: Subscription | None) -> None:
+        """Close all connections; the next use opens them in another database."""
+        self.close()
+        self.dsn = dsn
+        self._subscription = subscription
+
     def _connect(self, kind: type[C]) -> C:
         return connect_as(
             kind,
-            self._dsn,
+            self.dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,
             application_name=self._application_name,

@@ -29,7 +29,7 @@ class AsyncSession:
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
@@ -97,10 +97,16 @@ class AsyncSession:
         if self._subscription is not None:
             await self._subscription.close()
 
+    async def move(self, dsn: str, subscription: AsyncSubscription | None) -> None:
+        """Close all connections; the next use opens them in another database."""
+        await self.close()
+        self.dsn = dsn
+        self._subscription = subscription
+
     async def _connect(self, kind: type[C]) -> C:
         return await async_connect_as(
             kind,
-            self._dsn,
+            self.dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,
             application_name=self._application_name,

@@ -18,7 +18,7 @@ COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
 COPIED = ("ev_txid", *COLUMNS)
 
 STATE = b"""
-select n.node_type, n.node_name, n.worker_name as consumer, n.combined_queue,
+select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
        s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
        s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
@@ -28,7 +28,7 @@ select n.node_type, n.node_name, n.worker_name as consumer, n.combined_queue,
                             and before.tick_id < t.tick_id) then t.tick_time end as newest_time
   from pgq_node.node_info n
   left join pgq_node.local_state s
-    on s.queue_name = n.queue_name and s.consumer_name = n.worker_name
+    on s.queue_name = n.queue_name and s.consumer_name = coalesce(%s::text, n.worker_name)
   left join pgq_node.node_location l
     on l.queue_name = s.queue_name and l.node_name = s.provider_node
   left join pgq.queue q on q.queue_name = n.queue_name
@@ -61,6 +61,20 @@ select n.node_type, newest.tick_id as newest, same.tick_time as time
   left join pgq.tick same on same.tick_queue = q.queue_id and same.tick_id = %s
  where n.queue_name = %s
 """
+#: Without a name the provider of the node, or the root itself.
+LOCATION = b"""
+select l.node_name, l.node_location
+  from pgq_node.node_info n
+  join pgq_node.local_state s
+    on s.queue_name = n.queue_name and s.consumer_name = n.worker_name
+  left join pgq_node.node_location l
+    on l.queue_name = n.queue_name and l.node_name = coalesce(%s::text, s.provider_node)
+ where n.queue_name = %s
+"""
+REGISTER = b"select * from pgq_node.register_consumer(%s, %s, %s, %s)"
+UNREGISTER = b"select * from pgq_node.unregister_consumer(%s, %s)"
+CHANGE_PROVIDER = b"select * from pgq_node.change_consumer_provider(%s, %s, %s)"
+POSITION = b"select last_tick from pgq.get_consumer_info(%s, %s)"
 UPTODATE = b"select * from pgq_node.set_consumer_uptodate(%s, %s, true)"
 COMPLETED = b"select * from pgq_node.set_consumer_completed(%s, %s, %s)"
 NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"

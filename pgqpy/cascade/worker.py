@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker
@@ -25,6 +24,7 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
+from pgqpy.cascade._node import read_state
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
@@ -154,7 +154,8 @@ class CascadedWorker(Stoppable):
 
     def _step(self) -> bool:
         with self._databases.at(self.dsn).connection() as node:
-            state = self._state(node)
+            state = read_state(node, self.queue)
+            self._consumer = state.consumer
             if not state.uptodate:
                 self._tell(node, statements.UPTODATE)
             copied = False
@@ -169,24 +170,6 @@ class CascadedWorker(Stoppable):
             if state.cur_error is not None and not copied:
                 self._tell(node, statements.NOTE_ERROR, None)
             return copied
-
-    def _state(self, node: Connection) -> NodeState:
-        """Read what the node's database says."""
-        rows = fetch(node, statements.STATE, (self.queue,), dict_row)
-        if not rows:
-            raise PgqError(
-                f"this database is no node of queue {self.queue!r}",
-                hint="Create it: pgqpy node create, or pgq_node.create_node().",
-            )
-        state = NodeState(**rows[0])
-        if state.completed is None or (state.node_type != "root" and not state.provider_location):
-            raise PgqError(
-                f"worker {state.consumer!r} of queue {self.queue!r} has no position, or its"
-                f" provider {state.provider_node!r} no location",
-                hint="Look at pgq_node.local_state and pgq_node.node_location.",
-            )
-        self._consumer = state.consumer
-        return state
 
     def _follow(
         self,

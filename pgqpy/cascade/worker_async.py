@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
@@ -22,6 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._node_async import async_read_state
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
@@ -151,7 +151,8 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     async def _step(self) -> bool:
         async with self._databases.at(self.dsn).connection() as node:
-            state = await self._state(node)
+            state = await async_read_state(node, self.queue)
+            self._consumer = state.consumer
             if not state.uptodate:
                 await self._tell(node, statements.UPTODATE)
             copied = False
@@ -166,24 +167,6 @@ class AsyncCascadedWorker(AsyncStoppable):
             if state.cur_error is not None and not copied:
                 await self._tell(node, statements.NOTE_ERROR, None)
             return copied
-
-    async def _state(self, node: AsyncConnection) -> NodeState:
-        """Read what the node's database says."""
-        rows = await async_fetch(node, statements.STATE, (self.queue,), dict_row)
-        if not rows:
-            raise PgqError(
-                f"this database is no node of queue {self.queue!r}",
-                hint="Create it: pgqpy node create, or pgq_node.create_node().",
-            )
-        state = NodeState(**rows[0])
-        if state.completed is None or (state.node_type != "root" and not state.provider_location):
-            raise PgqError(
-                f"worker {state.consumer!r} of queue {self.queue!r} has no position, or its"
-                f" provider {state.provider_node!r} no location",
-                hint="Look at pgq_node.local_state and pgq_node.node_location.",
-            )
-        self._consumer = state.consumer
-        return state
 
     async def _follow(
         self,

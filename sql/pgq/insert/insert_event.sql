@@ -36,8 +36,7 @@ begin
     end if;
 
     -- Replication applies events even to queues with inserts disabled, and so does an administrator's worker of a branch,
-    -- see pgq.copy_ticks() and
-    -- pgq_node.begin_copy(1).
+    -- see pgq.copy_ticks() and pgq_node.begin_copy(1).
     if q.queue_disable_insert
        and current_setting('session_replication_role') <> 'replica'
        and (current_setting('pgqpy.copies_into', true) is distinct from i_queue_name
