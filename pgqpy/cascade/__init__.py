@@ -6,12 +6,16 @@ from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType
 from pgqpy.cascade._status import NodeStatus, status
 from pgqpy.cascade._takeover import Takeover, takeover
 from pgqpy.cascade.cascade import Cascade
+from pgqpy.cascade.consumer import CascadedConsumer
+from pgqpy.cascade.consumer_async import AsyncCascadedConsumer
 from pgqpy.cascade.worker import CascadedWorker
 from pgqpy.cascade.worker_async import AsyncCascadedWorker
 
 __all__ = [
+    "AsyncCascadedConsumer",
     "AsyncCascadedWorker",
     "Cascade",
+    "CascadedConsumer",
     "CascadedWorker",
     "Location",
     "Node",

@@ -336,7 +336,6 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
             )
         if info.fenced_by is None:
             below |= nodes.node(name).subscribers().keys() & others
-        _check_consumers(nodes.node(name), info, force)
     elif not dead:
         raise CascadeError(
             f"node {name} cannot be asked, {where(location.dsn)}: {info}",
@@ -353,6 +352,7 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
             hint="first give each another provider: pgqpy node change-provider",
         )
     if isinstance(info, NodeInfo):
+        _check_consumers(nodes.node(name), info, force)
         nodes.node(name).call("drop_node", name)
         nodes.forget(name)
     # The root last: its event tells the nodes that could not be asked.

@@ -185,7 +185,9 @@ as $$
 --      ret_code    - 200; 201 it knows this one, or a higher one; 404 this database is no node of the queue
 --      ret_note    - the same in words
 begin
-    if not exists (select from pgq_node.node_info n where n.queue_name = i_queue_name) then
+    -- As all others do first: else it would deadlock with a worker that learns of a location and of this.
+    perform from pgq_node.node_info n where n.queue_name = i_queue_name for update;
+    if not found then
         ret_code := 404;
         ret_note := 'Unknown queue: ' || i_queue_name;
         return;

@@ -251,7 +251,7 @@ def test_two_roots_and_versions_that_differ_are_refused(tree: Tree, server: Serv
                 takeover(nodes, name)
     dsn = tree.database("c")
     tree.conns["c"].execute(
-        "create or replace function pgq_node.version() returns text language sql as 'select ''2.1'''"
+        "create or replace function pgq_node.version() returns text language sql return '2.1'"
     )
     with pytest.raises(CascadeError, match=r"versions of pgq_node differ: 2\.1 here, 3\.5"):
         create_node(QUEUE, "c", "leaf", dsn, provider=tree.dsns["a"])
