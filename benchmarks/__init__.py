@@ -18,6 +18,7 @@ NAMES = (
     "coop",
     "groups",
     "mover",
+    "takeover",
     "loader",
     "replicate",
     "failing",

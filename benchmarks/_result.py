@@ -268,6 +268,8 @@ C6 | `replicate`: pgbench's TPC-B at the full rate of 4 clients, the target on t
   | keeps up: applies at least 0.99 of the changes as they come
 C7 | delayed events, default settings: 200 due a second, and one every 3 seconds
   | p99 at most 100 ms later than due
+C11 | planned takeover of a cascaded queue with three nodes, 4 clients at full speed
+  | at most 2 s of paused writes
 Q1 | tasks pushed one a transaction, 8 clients, synchronous_commit off
   | at least 0.65 x a plain INSERT into a table with the same columns and indexes
 Q2 | `push_many` of 10,000 tasks

@@ -311,7 +311,7 @@ def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: f
     if kept is None:
         raise CascadeError(
             f"node {provider} does not have tick {tick}, at which {name} is",
-            hint="its events are gone there: drop the node and make it anew",
+            hint="let it copy more from its provider; else drop the node and make it anew",
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pgqpy.cascade._nodes import NodeInfo, Nodes, NodeType
+from pgqpy.dsn import redact
 from pgqpy.errors import PermissionDenied
 
 #: The ticks of a new root that are compared with those of an old one, from the newest back.
@@ -48,6 +49,7 @@ class NodeStatus:
 
     name: str
     location: str
+    """Its DSN, without secrets."""
     depth: int
     """How many nodes are above it."""
     type: NodeType | None = None
@@ -80,13 +82,14 @@ def status(nodes: Nodes) -> list[NodeStatus]:
     result = []
     for name, depth in _tree(look):
         info, location = look[name], nodes.locations[name]
+        address = redact(location.dsn)
         if not isinstance(info, NodeInfo):
-            found = NodeStatus(name, location.dsn, depth, dead=location.dead, problem=info)
+            found = NodeStatus(name, address, depth, dead=location.dead, problem=info)
         else:
             behind[name] = 0 if info is root else _behind(nodes, info, behind)
             found = NodeStatus(
                 name,
-                location.dsn,
+                address,
                 depth,
                 info.type,
                 info.provider,
