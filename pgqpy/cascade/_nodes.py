@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, LiteralString, Self, TypeAlias
@@ -232,7 +232,9 @@ class Nodes:
             for name in missing:
                 if isinstance(found[name], NodeInfo):
                     for each in self.node(name).locations():
-                        self.locations.setdefault(each.name, each)
+                        known = self.locations.setdefault(each.name, each)
+                        if each.dead:  # one that was dead itself does not know
+                            self.locations[each.name] = replace(known, dead=True)
         return found
 
     def infos(self) -> dict[str, NodeInfo]:

@@ -103,7 +103,7 @@ def create(
     worker: str | None,
     combined_queue: str | None,
 ) -> None:
-    """Make the database a node of a queue: a root, a branch or a leaf.
+    """Make the database a node of a queue.
 
     A root takes events; its queue may exist already. A branch is a copy of the queue, with the
     events that nodes keep; it may become the root, and others may get their events from it. A leaf
@@ -140,10 +140,10 @@ def create(
 @watch_options
 @json_option
 def show_status(dsn: str, queue: str, watch: bool, every: float) -> None:
-    """Show all nodes, each below its provider, and how far behind the root they are.
+    """Show the nodes as a tree.
 
-    Each is asked, wherever it is. An old root that is back after another one took over is fenced:
-    it refuses events from then on. With --json: a list of objects.
+    Each is below its provider, and is asked, wherever it is, how far behind the root it is. An old
+    root that is back after another one took over is fenced: it refuses events from then on.
 
     Examples:
       pgqpy node status orders --watch
@@ -201,7 +201,10 @@ COLUMNS: Columns = {
 @node.command("pause", role="pgq_admin")
 @node_arguments
 def pause(dsn: str, queue: str, name: str) -> None:
-    """Pause the worker of a node: it copies nothing until it is resumed.
+    """Pause the worker of a node.
+
+    It copies nothing until it is resumed. Nodes below it get no events meanwhile, and all nodes
+    keep their events for it.
 
     Examples:
       pgqpy node pause orders b
@@ -213,6 +216,8 @@ def pause(dsn: str, queue: str, name: str) -> None:
 @node_arguments
 def resume(dsn: str, queue: str, name: str) -> None:
     """Have the worker of a node go on.
+
+    It copies what has come meanwhile, from the tick at which it was paused.
 
     Examples:
       pgqpy node resume orders b
@@ -235,7 +240,9 @@ def _set_paused(dsn: str, queue: str, name: str, *, paused: bool) -> None:
 def provide(
     dsn: str, queue: str, name: str, provider: str, consumer: str | None, timeout: float
 ) -> None:
-    """Have a node get its events from another one, from its tick on.
+    """Have a node get its events from another.
+
+    It goes on at its tick, which the new provider must have: if it is behind, it is waited for.
 
     Examples:
       pgqpy node change-provider orders c b
@@ -276,12 +283,13 @@ def take_over(
     max_pause: float,
     timeout: float,
 ) -> None:
-    """Make a branch the root; the other nodes follow it.
+    """Make a branch the root.
 
-    Planned, no event is lost or doubled: writes are paused while the last events are copied, and
-    producers then write to the new root. With --dead, the newest branch gives its events to
-    NEW_ROOT first; events that had not left the old root are lost until it is back. Run it again
-    if it was interrupted. With the present root as NEW_ROOT, an interrupted takeover is given up.
+    The other nodes follow it. Planned, no event is lost or doubled: writes are paused while the
+    last events are copied, and producers then write to the new root. With --dead, the newest branch
+    gives its events to NEW_ROOT first; events that had not left the old root are lost until it is
+    back. Run it again if it was interrupted. With the present root as NEW_ROOT, an interrupted
+    takeover is given up.
 
     Examples:
       pgqpy node takeover orders b
@@ -346,7 +354,9 @@ def drop(dsn: str, queue: str, name: str, dead: bool, force: bool) -> None:
 @node_arguments
 @json_option
 def rest(dsn: str, queue: str, name: str) -> None:
-    """List the events of an old root that no other node has.
+    """List what only an old root has.
+
+    These are the events that it took after the last tick that the new root has of it.
 
     With --json one object a line, which `pgqpy event insert --file` takes.
 
