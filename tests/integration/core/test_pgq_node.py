@@ -239,7 +239,7 @@ def test_after_a_takeover_ticks_and_ids_go_on_and_the_old_root_follows(
     epochs = {answer(conn, "get_epoch")[2] for conn in (root, branch)}
     assert len(epochs) == 1
     assert epochs.pop() > 1_700_000_000_000
-    assert code(branch, "learn_epoch", 5) == 201
+    assert code(root, "learn_epoch", 5) == 201
 
 
 def test_an_id_that_the_last_tick_did_not_count_is_not_used_again(
@@ -285,6 +285,8 @@ def test_an_old_root_is_fenced_and_its_rest_is_counted(
     assert code(branch, "promote_branch") == 200
     epoch = answer(branch, "get_epoch")[2]
 
+    # An old root that hears of the new epoch does not become the newer one.
+    assert code(root, "learn_epoch", epoch) == 201
     assert code(root, "fence_root", "b", 0, last) == 405
     ops.insert(root, "q", "open as before")
     assert answer(root, "fence_root", "b", epoch, last)[::2] == (200, 3)
