@@ -71,7 +71,8 @@ def test_each_batch_of_a_branch_is_that_of_the_root(
     assert any(tick[3] for tick in root.ticks())
     assert branch.ticks() == root.ticks()
     batches = root.batches()
-    assert sum(map(len, batches.values())) == 7 * 15 + 3 + 1
+    types = [row[3] for rows in batches.values() for row in rows]
+    assert (types.count("t"), types.count("test")) == (7 * 15, 3)
     assert branch.batches() == batches
     assert branch.state["last_tick_id"] == root.ticks()[-1][0]
 
