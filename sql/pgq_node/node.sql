@@ -149,9 +149,10 @@ $$;
 create or replace function pgq_node._watermarks(
     i_queue_name text,
     out local_watermark bigint, out global_watermark bigint, out top bigint)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
--- Returns ticks of a queue in this database; nulls if there is none, as at a leaf.
+-- Returns ticks of a queue in this database; nulls if there is none, as at a leaf. It is volatile: with a snapshot from
+-- before it has locked the logs, a position could be missing that their rotation has carried over since.
 -- Returns:
 --      local_watermark     - lowest that is needed here and below
 --      global_watermark    - lowest that is needed anywhere
@@ -166,6 +167,7 @@ begin
       from pgq.subscription s
       join pgq.consumer c on c.co_id = s.sub_consumer
      where s.sub_queue = v_queue;
+    perform pgq._check_log_snapshot('position');
 end;
 $$;
 
@@ -222,7 +224,7 @@ $$;
 
 create or replace function pgq_node._require_type(i_queue_name text)
 returns text
-language plpgsql stable
+language plpgsql
 as $$
 -- Returns the type of this node; raises PQ001 if this database is no node of the queue.
 declare
@@ -239,7 +241,7 @@ $$;
 
 create or replace function pgq_node.is_root_node(i_queue_name text)
 returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether this node is the root.
 -- Errors: PQ001 this database is no node of the queue
@@ -248,7 +250,7 @@ $$;
 
 create or replace function pgq_node.is_leaf_node(i_queue_name text)
 returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether this node is a leaf.
 -- Errors: PQ001 this database is no node of the queue

@@ -127,7 +127,7 @@ create or replace function pgq_node.get_subscriber_info(
     i_queue_name text,
     out node_name text, out worker_name text, out node_watermark bigint)
 returns setof record
-language sql stable security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the nodes that copy from this one.
 -- Returns:

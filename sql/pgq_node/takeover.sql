@@ -143,7 +143,7 @@ begin
 
     -- Later than any epoch that this node has not heard of, unless clocks differ more than takeovers are apart.
     v_epoch := greatest((pgq_node._epoch(i_queue_name)).epoch + 1, floor(extract(epoch from clock_timestamp()) * 1000)::bigint);
-    perform pgq_node.learn_epoch(i_queue_name, v_epoch);
+    perform pgq_node._set_epoch(i_queue_name, v_epoch);
     perform pgq_node._publish(i_queue_name, 'pgq.location-info', v_node.node_name, v_node.node_location, 'false', v_epoch::text);
     ret_code := 200;
     ret_note := 'Branch node promoted to root';
@@ -175,25 +175,38 @@ begin
 end;
 $$;
 
+create or replace function pgq_node._set_epoch(i_queue_name text, i_epoch bigint)
+returns boolean
+language plpgsql
+as $$
+-- Raises what a node knows of the root's epoch; returns false if it knows this one, or a higher one.
+begin
+    insert into pgq_node.root_epoch as e (queue_name, epoch)
+    select i_queue_name, i_epoch where i_epoch > 0
+    on conflict (queue_name) do update set epoch = excluded.epoch where e.epoch < excluded.epoch;
+    return found;
+end;
+$$;
+
 create or replace function pgq_node.learn_epoch(
     i_queue_name text, i_epoch bigint,
     out ret_code int4, out ret_note text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Lets a node know the epoch of the root; a lower one than it knows changes nothing.
+-- Lets a node know the epoch of the root; a lower one than it knows changes nothing. A root keeps its own.
 -- Returns:
---      ret_code    - 200; 201 it knows this one, or a higher one; 404 this database is no node of the queue
+--      ret_code    - 200; 201 it knows this one, or a higher one, or is a root; 404 this database is no node of the queue
 --      ret_note    - the same in words
+declare
+    v_type  text;
 begin
-    if not exists (select from pgq_node.node_info n where n.queue_name = i_queue_name) then
+    select n.node_type into v_type from pgq_node.node_info n where n.queue_name = i_queue_name for update;
+    if not found then
         ret_code := 404;
         ret_note := 'Unknown queue: ' || i_queue_name;
         return;
     end if;
-    insert into pgq_node.root_epoch as e (queue_name, epoch)
-    select i_queue_name, i_epoch where i_epoch > 0
-    on conflict (queue_name) do update set epoch = excluded.epoch where e.epoch < excluded.epoch;
-    ret_code := case when found then 200 else 201 end;
+    ret_code := case when v_type <> 'root' and pgq_node._set_epoch(i_queue_name, i_epoch) then 200 else 201 end;
     ret_note := format('Epoch is %s', (pgq_node._epoch(i_queue_name)).epoch);
 end;
 $$;

@@ -62,6 +62,8 @@ as $$
 -- Returns: the table for COPY, as pgq.current_event_table(1).
 -- Errors: PQ006 this node is no branch
 begin
+    -- It does not become the root meanwhile.
+    perform from pgq_node.node_info where queue_name = i_queue_name for update;
     if pgq_node._require_type(i_queue_name) <> 'branch' then
         raise exception using errcode = 'PQ006',
             message = format('this node of queue %L is no branch', i_queue_name),
