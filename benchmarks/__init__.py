@@ -18,6 +18,7 @@ NAMES = (
     "coop",
     "groups",
     "mover",
+    "cascade",
     "takeover",
     "loader",
     "replicate",

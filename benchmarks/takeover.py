@@ -9,24 +9,19 @@ has had each committed event once.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection as Pipe
-from pathlib import Path
 from time import monotonic
 
 from benchmarks._beside import processes
-from benchmarks._servers import Connection, connect, database, ticker
+from benchmarks._servers import Connection, connect, ticker
 from benchmarks.bench import Bench
+from benchmarks.cascade import cascade, node
 from pgqpy.cascade import Nodes, create_node, takeover
 from pgqpy.errors import InsertDisabled, translate_errors
 from pgqpy.producer import Producer
-from pgqpy.schema import node_sql, schema_sql
 
 CLIENTS = 4
 NODES = ("a", "b", "c")
@@ -36,7 +31,7 @@ MOST = 2.0
 def run(bench: Bench) -> None:
     times = bench.choose(10, quick=2)
     with bench.server() as server, ExitStack() as stack:
-        dsns = [database(server, name, schema_sql(), node_sql()) for name in NODES]
+        dsns = [node(server, name) for name in NODES]
         create_node("q", "a", "root", dsns[0])
         for name, dsn in list(zip(NODES, dsns, strict=True))[1:]:
             create_node("q", name, "branch", dsn, provider=dsns[0])
@@ -44,7 +39,7 @@ def run(bench: Bench) -> None:
         reader.execute("select pgq.register_consumer('q', 'reader')")
         for dsn in dsns:
             stack.enter_context(ticker(dsn))
-        stack.enter_context(cascade(dsns))
+        stack.enter_context(cascade(*dsns))
         calls = [(dsns[:2], number) for number in range(CLIENTS)]
         _, pipes = stack.enter_context(processes(write, calls))
         pauses, gaps, committed = [], [], 0
@@ -109,20 +104,3 @@ def read(conn: Connection, most: int) -> list[str]:
         found += [data for (data,) in rows]
         conn.execute("select pgq.finish_batch(%s)", [batch])
     return found
-
-
-@contextmanager
-def cascade(dsns: Sequence[str]) -> Iterator[None]:
-    """Run ``pgqpy run cascade``."""
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "cascade.toml")
-        config.write_text(f"nodes = {json.dumps(dsns)}\n")
-        log = Path(directory, "log")
-        command = [sys.executable, "-m", "pgqpy", "run", "cascade", str(config)]
-        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-            try:
-                yield
-                if process.poll() is not None:
-                    raise RuntimeError(f"the cascade ended: {log.read_text()}")
-            finally:
-                process.terminate()

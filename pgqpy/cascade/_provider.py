@@ -66,10 +66,6 @@ class Provider:
         rows = fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
 
-    def forget(self) -> None:
-        """Check again, since it may have become another."""
-        self.checked = False
-
     def check(self, conn: Connection, state: NodeState, position: int, epoch: int | None) -> None:
         """Raise an error unless it is a node of the same history that is not behind.
 

@@ -63,10 +63,6 @@ class AsyncProvider:
         rows = await async_fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
 
-    def forget(self) -> None:
-        """Check again, since it may have become another."""
-        self.checked = False
-
     async def check(
         self, conn: AsyncConnection, state: NodeState, position: int, epoch: int | None
     ) -> None:

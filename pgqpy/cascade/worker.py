@@ -102,7 +102,7 @@ class CascadedWorker(Stoppable):
             try:
                 while not self.stopping:
                     try:
-                        more = self.run_once()
+                        more = self._once()
                     except Exception as error:
                         if until_empty:
                             raise
@@ -113,9 +113,7 @@ class CascadedWorker(Stoppable):
                             break
                         self._wait(waker)
             finally:
-                self._leave_provider()
-                if not self._shares:
-                    self._databases.close()
+                self._close()
             logger.info("worker of queue %s stopped", self.queue, extra=self.log_fields())
 
     def run_once(self) -> bool:
@@ -124,16 +122,9 @@ class CascadedWorker(Stoppable):
         False if there was nothing to copy. Raises any error.
         """
         try:
-            with self._turn():
-                copied = self._step()
-        except Exception as error:
-            self._note(error)
-            if self._provider is not None:
-                self._provider.forget()
-            raise
-        self._failures.reset()
-        self._losses.reset()
-        return copied
+            return self._once()
+        finally:
+            self._close()
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of every log line."""
@@ -151,6 +142,19 @@ class CascadedWorker(Stoppable):
         return self.poll_interval
 
     # --- a transaction
+
+    def _once(self) -> bool:
+        try:
+            with self._turn():
+                copied = self._step()
+        except Exception as error:
+            self._note(error)
+            if self._provider is not None:
+                self._provider.checked = False
+            raise
+        self._failures.reset()
+        self._losses.reset()
+        return copied
 
     def _step(self) -> bool:
         with self._databases.at(self.dsn).connection() as node:
@@ -313,6 +317,11 @@ class CascadedWorker(Stoppable):
                 extra=self.log_fields(),
             )
         return self._provider
+
+    def _close(self) -> None:
+        self._leave_provider()
+        if not self._shares:
+            self._databases.close()
 
     def _leave_provider(self) -> None:
         self._provider = None

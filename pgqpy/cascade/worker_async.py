@@ -99,7 +99,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             try:
                 while not self.stopping:
                     try:
-                        more = await self.run_once()
+                        more = await self._once()
                     except Exception as error:
                         if until_empty:
                             raise
@@ -110,9 +110,7 @@ class AsyncCascadedWorker(AsyncStoppable):
                             break
                         await self._wait(waker)
             finally:
-                await self._leave_provider()
-                if not self._shares:
-                    await self._databases.close()
+                await self._close()
             logger.info("worker of queue %s stopped", self.queue, extra=self.log_fields())
 
     async def run_once(self) -> bool:
@@ -121,16 +119,9 @@ class AsyncCascadedWorker(AsyncStoppable):
         False if there was nothing to copy. Raises any error.
         """
         try:
-            async with self._turn():
-                copied = await self._step()
-        except Exception as error:
-            await self._note(error)
-            if self._provider is not None:
-                self._provider.forget()
-            raise
-        self._failures.reset()
-        self._losses.reset()
-        return copied
+            return await self._once()
+        finally:
+            await self._close()
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of every log line."""
@@ -148,6 +139,19 @@ class AsyncCascadedWorker(AsyncStoppable):
         return self.poll_interval
 
     # --- a transaction
+
+    async def _once(self) -> bool:
+        try:
+            async with self._turn():
+                copied = await self._step()
+        except Exception as error:
+            await self._note(error)
+            if self._provider is not None:
+                self._provider.checked = False
+            raise
+        self._failures.reset()
+        self._losses.reset()
+        return copied
 
     async def _step(self) -> bool:
         async with self._databases.at(self.dsn).connection() as node:
@@ -313,6 +317,11 @@ class AsyncCascadedWorker(AsyncStoppable):
                 extra=self.log_fields(),
             )
         return self._provider
+
+    async def _close(self) -> None:
+        await self._leave_provider()
+        if not self._shares:
+            await self._databases.close()
 
     async def _leave_provider(self) -> None:
         self._provider = None

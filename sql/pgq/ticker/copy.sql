@@ -141,7 +141,7 @@ as $$
 -- Stores a tick in the table of the log that pgq._lock_tick_log() names.
 -- Returns: the id of the subtransaction that stored it.
 declare
-    epoch   constant bigint := 4294967296;
+    epoch   constant bigint := 1::bigint << 32;
     me      constant bigint := pg_catalog.txid_current();
     stored  bigint;
 begin
