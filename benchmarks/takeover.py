@@ -82,7 +82,7 @@ def write(pipe: Pipe, dsns: Sequence[str], number: int) -> None:
                 producer.insert_event(conns[at], "flight", f"{number} {events}")
         except InsertDisabled:
             at = 1 - at
-            time.sleep(0.001)
+            time.sleep(0.01)
             continue
         events += 1
         now = monotonic()

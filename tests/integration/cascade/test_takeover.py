@@ -9,9 +9,10 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from pgqpy.cascade import Takeover, status, take_over_dead_root, takeover
+from pgqpy.cascade import Takeover, create_node, status, take_over_dead_root, takeover
 from pgqpy.errors import CascadeError
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_nodes import QUEUE, Killed, Tree, Writer
 
@@ -152,7 +153,9 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> Non
     tree.insert("a", "second")
 
 
-def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(tree: Tree) -> None:
+def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
+    tree: Tree, cli: Cli
+) -> None:
     three(tree)
     tree.insert("a", "everywhere")
     for name in "bc":
@@ -184,12 +187,30 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(t
     ops.insert(tree.conns["a"], QUEUE, "lost 3")
     with tree.open("a") as nodes:
         old = {each.name: each for each in status(nodes)}["a"]
-    assert (old.rest, old.dead) == (3, True)
-    assert "fenced by b" in str(old.problem)
+    assert (old.rest, old.dead, old.problem) == (3, True, "an old root, fenced by b")
     with pytest.raises(psycopg.Error, match="disabled"):
         ops.insert(tree.conns["a"], QUEUE, "refused")
     with tree.open("b") as nodes, pytest.raises(CascadeError, match="old root, fenced by b"):
         takeover(nodes, "a")
+
+    # Its rest is saved, inserted at the new root, and it becomes a branch of that.
+    rest = cli.ok("node", "rest", QUEUE, "a", "--dsn", tree.dsns["b"], "--json")
+    assert "save them" in cli.fails("node", "drop", QUEUE, "a", "--dsn", tree.dsns["b"])
+    cli.ok("node", "drop", QUEUE, "a", "--force", "--dsn", tree.dsns["b"])
+    cli.ok("event", "insert", QUEUE, "--file", "-", "--dsn", tree.dsns["b"], stdin=rest)
+    assert create_node(QUEUE, "a", "branch", tree.dsns["a"], provider=tree.dsns["b"])
+    ops.register(tree.conns["a"], QUEUE, "reader")
+    tree.work("a")
+    tree.insert("b", "last")
+    for name in "ac":
+        tree.follows(name, "b")
+    assert tree.read("c") == ["lost 1", "lost 2", "lost 3", "last"]
+    with tree.open("c") as nodes:
+        assert [(each.name, each.problem) for each in status(nodes)] == [
+            ("b", None),
+            ("a", None),
+            ("c", None),
+        ]
 
 
 @pytest.mark.slow
