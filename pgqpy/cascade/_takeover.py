@@ -47,6 +47,9 @@ _WRITERS = """
 """
 _FENCE = "select pg_catalog.pg_current_xact_id()::pg_catalog.xid::pg_catalog.text"
 
+#: The answer of demote_root if an event came after the last tick.
+_REST_CAME = 409
+
 _REST = "select count(*) from pgq_node.get_rest_events(%s, %s)"
 
 _TAKE_EVENTS = """
@@ -102,12 +105,10 @@ def takeover(
     if root is None:
         old = _interrupted(infos, new)
     else:
-        same = [
-            each.name for each in infos.values() if each.type == "root" and each.fenced_by is None
-        ]
-        if len(same) > 1:
+        roots = [name for name, each in infos.items() if each.type == "root" and not each.fenced_by]
+        if len(roots) > 1:
             raise CascadeError(
-                f"queue '{nodes.queue}' has two roots: {' and '.join(sorted(same))}",
+                f"queue '{nodes.queue}' has two roots: {' and '.join(sorted(roots))}",
                 hint="drop the one that is wrong: pgqpy node drop",
             )
         old = root.name
@@ -196,7 +197,10 @@ class _Planned:
             self.progress("subscribe")
             subscribe(new, nodes.location(self.old), old.info().worker, self.last_tick)
             self.progress("demote")
-            old.call("demote_root", 3, self.new, allow=(301,))
+            while old.call("demote_root", 3, self.new, allow=(301, 409))["ret_code"] == _REST_CAME:
+                self.pause_and_copy()
+            if (provider := old.info().provider) != self.new:
+                raise CascadeError(f"another takeover was faster: {self.old} follows {provider}")
         self.progress("promote")
         new.call("promote_branch", allow=(301,))
         if not demoted and not resumed:

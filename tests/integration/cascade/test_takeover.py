@@ -112,6 +112,18 @@ def test_an_interrupted_takeover_can_be_given_up(tree: Tree) -> None:
     assert tree.read("b") == ["last tick", "demote", "promote"]
 
 
+def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
+    three(tree)
+
+    def progress(step: str) -> None:
+        if step == "demote":
+            move(tree, "a", "c")
+
+    with tree.open("a") as nodes, pytest.raises(CascadeError, match="a follows c"):
+        takeover(nodes, "b", progress=progress)
+    assert [tree.info(name).type for name in "abc"] == ["branch", "branch", "root"]
+
+
 def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tree) -> None:
     three(tree)
     # One that has not inserted, and sees in its next statement that it may not, is not waited for.
