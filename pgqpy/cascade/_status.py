@@ -196,6 +196,9 @@ def _problem(
         if info is not root:
             return f"two roots: {info.name} and {root.name}"
         return "refuses events: a takeover is not complete" if info.refuses_events else None
-    if info.provider in infos and behind is None and infos[info.provider].fenced_by is None:
-        return f"not registered at {info.provider}" if info.provider else None
-    return None
+    provider = infos.get(info.provider or "")
+    if provider is None:
+        return f"its provider {info.provider} cannot be asked"
+    if provider.fenced_by is not None:
+        return f"its provider {provider.name} is an old root: give it another one"
+    return f"not registered at {provider.name}" if behind is None else None
