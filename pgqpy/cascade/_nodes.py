@@ -247,8 +247,9 @@ class Nodes:
             return self.node(name).info()
         except (ConnectionFailed, CascadeError) as error:
             self.forget(name)
-            lines = str(error.__cause__ or error.message).strip().splitlines()
-            self._failed[name] = lines[0].strip() if lines else error.message
+            # libpq says where before it says why.
+            why = error.message.rpartition("failed: ")[2].removeprefix("FATAL:")
+            self._failed[name] = why.strip().partition("\n")[0]
             return self._failed[name]
 
     def reachable(self) -> Iterator[tuple[str, Node]]:
