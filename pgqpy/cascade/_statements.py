@@ -128,6 +128,8 @@ _APPLY = {
 }
 _LEARN = b"select * from pgq_node.learn_epoch(%s, %s::bigint)"
 
+#: Ends the query of a tick's events. Readers of a copy sort it again.
+_ORDER = " order by 1"
 #: Begins the type of an event that controls the nodes. It may also be anywhere in a payload.
 CONTROL = b"pgq."
 
@@ -168,7 +170,7 @@ def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
     columns = _names(COLUMNS)
     parts = [
         sql.SQL("(select {}::bigint, {} from ({}) tick)").format(
-            sql.Literal(txid), columns, sql.SQL(tick.sql)
+            sql.Literal(txid), columns, sql.SQL(tick.sql.removesuffix(_ORDER))
         )
         for tick, txid in zip(ticks, txids, strict=True)
     ]
