@@ -46,11 +46,19 @@ class Provider:
         if tick.batch is not None:
             fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
+        self.stand(conn, consumer, tick.id)
+
+    def stand(self, conn: Connection, consumer: str, tick: int) -> None:
+        """Move the node's position in the provider's queue."""
+        capable = self.database.capable(conn)
+        if not capable["copies"]:
+            self._register(conn, consumer, tick)
+            return
         try:
-            fetch(conn, statements.ADVANCE, (self._queue, consumer, tick.id))
+            fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
-            self._register(conn, consumer, tick.id)
+            self._register(conn, consumer, tick)
 
     def report(self, conn: Connection, node: str, watermark: int) -> None:
         """Tell it which ticks the node and those below it do not need any more."""

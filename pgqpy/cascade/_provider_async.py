@@ -43,11 +43,19 @@ class AsyncProvider:
         if tick.batch is not None:
             await async_fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
+        await self.stand(conn, consumer, tick.id)
+
+    async def stand(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
+        """Move the node's position in the provider's queue."""
+        capable = await self.database.capable(conn)
+        if not capable["copies"]:
+            await self._register(conn, consumer, tick)
+            return
         try:
-            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick.id))
+            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
-            await self._register(conn, consumer, tick.id)
+            await self._register(conn, consumer, tick)
 
     async def report(self, conn: AsyncConnection, node: str, watermark: int) -> None:
         """Tell it which ticks the node and those below it do not need any more."""

@@ -16,9 +16,13 @@ from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
 COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
 #: Its place in the copy comes first.
 COPIED = ("ev_txid", *COLUMNS)
+#: What an event keeps that is merged into another queue.
+MERGED = ("ev_time", *NEW_EVENT_COLUMNS)
 
 STATE = b"""
 select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
+       (select c.node_type from pgq_node.node_info c
+         where c.queue_name = n.combined_queue) as combined_type,
        s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
        s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
@@ -99,6 +103,11 @@ select tick_time, tick_event_seq
   join pgq.queue on queue_id = tick_queue
  where queue_name = %s and tick_id = %s
 """
+#: Into the queue that a leaf merges its queue into.
+MERGED_INTO = b"select pgq.current_event_table(%s)"
+MERGED_UP_TO = b"""
+select pgq.insert_event(%s, 'pgq.tick-id', %s::bigint::text, %s, null, null, null)
+"""
 TICKER = b"select pgq.ticker(%s, %s::bigint, %s, %s::bigint)"
 #: Both databases have forgotten some early ticks.
 REPORT = b"""
@@ -155,6 +164,7 @@ class NodeState:
     node_name: str
     consumer: str
     combined_queue: str | None
+    combined_type: str | None
     completed: int | None
     provider_node: str | None
     provider_location: str | None
@@ -175,6 +185,20 @@ def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
         for tick, txid in zip(ticks, txids, strict=True)
     ]
     return _copy(sql.SQL(" union all ").join(parts))
+
+
+def copy_merged_out(ticks: Sequence[Tick]) -> bytes:
+    """Return the COPY of the events of ticks, in order, without those that control the nodes."""
+    parts = [
+        sql.SQL("select {} as tick, * from ({}) tick where ev_type not like 'pgq.%'").format(
+            sql.Literal(number), sql.SQL(tick.sql)
+        )
+        for number, tick in enumerate(ticks)
+    ]
+    merged = sql.SQL(" union all ").join(parts)
+    return _copy(
+        sql.SQL("select {} from ({}) merged order by tick, ev_id").format(_names(MERGED), merged)
+    )
 
 
 def copy_control_out(ticks: Sequence[Tick]) -> bytes:
