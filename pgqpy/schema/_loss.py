@@ -39,6 +39,7 @@ KEPT: dict[str, Kept] = {
     "pgq._parked_event": Kept("parked event"),
     "pgq.action_log": Kept("logged action"),
     "pgq_node.node_info": Kept("node", name="queue_name || '/' || node_name"),
+    "pgq_node.handed_over": Kept("event handed over"),
     "pgq_ext.tracker": Kept("remote consumer", name="consumer_id"),
     "pgq_ext.replica_table": Kept(
         "replicated table", name="rpt_target_schema || '.' || rpt_target_table"

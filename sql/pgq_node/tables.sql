@@ -68,3 +68,21 @@ create table if not exists pgq_node.root_epoch (
     fenced_epoch    bigint,
     fenced_tick     bigint
 );
+
+-- Delayed events of a root that became a branch, for the new root, which notes the ids of those that it has taken: see
+-- pgq_node.take_delayed(2). PgQ has no delayed events.
+create table if not exists pgq_node.handed_over (
+    queue_name      text            not null references pgq_node.node_info on delete cascade,
+    ev_id           bigint          not null,
+    due             timestamptz     not null,
+    ev_time         timestamptz     not null,
+    ev_type         text,
+    ev_data         text,
+    ev_extra1       text,
+    ev_extra2       text,
+    ev_extra3       text,
+    ev_extra4       text,
+    -- by this node; then there is no content
+    taken           boolean         not null default false,
+    primary key (queue_name, ev_id)
+);

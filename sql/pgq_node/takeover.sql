@@ -4,7 +4,7 @@ create or replace function pgq_node.demote_root(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes the root a branch, in three steps, each in a transaction of its own. Between the last two another node becomes
--- the root: see pgq_node.promote_branch(1).
+-- the root: see pgq_node.promote_branch(1). Delayed events are handed over to it: see pgq_node.take_delayed(2).
 -- Parameters:
 --      i_step          - 1: inserts are refused from its commit on; 2: wait for transactions that have inserted, and make
 --                        the last tick, which the new root needs; 3: be a branch of it
@@ -39,7 +39,7 @@ begin
             message = format('step %s is not the next one to demote the root of queue %L', coalesce(i_step::text, 'NULL'), i_queue_name),
             hint = 'Call steps 1, 2 and 3 in this order, each in a transaction of its own.';
     elsif i_step = 1 then
-        perform pgq_node._close(i_queue_name);
+        perform pgq_node._close(i_queue_name), pgq_node._hand_over_delayed(i_queue_name);
         ret_code := 200;
         ret_note := 'Step 1: Writing disabled for: ' || i_queue_name;
     elsif i_step = 2 then
@@ -81,6 +81,8 @@ begin
         ret_code := 409;
         ret_note := 'Events after the last tick: repeat step 2';
     else
+        -- once more, for one that was inserted at the time of step 1
+        perform pgq_node._hand_over_delayed(i_queue_name);
         update pgq_node.node_info set node_type = 'branch' where queue_name = i_queue_name;
         update pgq_node.local_state
            set provider_node = i_new_provider,
@@ -110,10 +112,12 @@ declare
     v_id    bigint;
     v_epoch bigint;
 begin
-    select n.node_name, n.node_type, n.worker_name, l.node_location, q.queue_id, q.queue_data_pfx, q.queue_event_seq_id into v_node
+    select n.node_name, n.node_type, n.worker_name, l.node_location, s.last_tick_id, q.queue_id, q.queue_data_pfx, q.queue_event_seq_id
+      into v_node
       from pgq_node.node_info n
       join pgq_node.node_location l using (queue_name, node_name)
-      left join pgq.queue q using (queue_name)
+      left join pgq_node.local_state s on s.queue_name = n.queue_name and s.consumer_name = n.worker_name
+      left join pgq.queue q on q.queue_name = n.queue_name
      where n.queue_name = i_queue_name
        for update of n;
     if not found then
@@ -130,6 +134,11 @@ begin
     v_last := pgq._last_tick(v_node.queue_id);
     execute format('select max(ev_id) from %s where ev_txid >= txid_snapshot_xmin($1)', v_node.queue_data_pfx)
        into v_id using coalesce((pgq._last_tick(v_node.queue_id, v_last.tick_id)).tick_snapshot, v_last.tick_snapshot);
+    if v_node.last_tick_id > v_last.tick_id then
+        -- PgQ's worker was killed between the events and their tick.
+        perform pgq.ticker(i_queue_name, v_node.last_tick_id, clock_timestamp(), greatest(v_id, v_last.tick_event_seq));
+        v_last := pgq._last_tick(v_node.queue_id);
+    end if;
     perform setval(v_node.queue_event_seq_id, v_id) where v_id > greatest(pgq._event_seq_value(v_node.queue_event_seq_id), 1);
 
     update pgq_node.node_info set node_type = 'root' where queue_name = i_queue_name;
@@ -228,7 +237,7 @@ as $$
 --                        queue; 405 this root is not older
 --      ret_note        - the same in words
 --      rest            - number of events after that tick, without those about nodes; null if the tick is gone
---      waiting         - number of delayed events that are not in the queue yet
+--      waiting         - number of delayed events: pgq_node.handed_over has them
 declare
     e       constant pgq_node.root_epoch := pgq_node._epoch(i_queue_name);
     v_type  text;
@@ -257,11 +266,8 @@ begin
     exception when sqlstate 'PQ008' then
         rest := null;
     end;
-    select count(*) into waiting
-      from pgq.waiting_event w
-      join pgq.queue q on q.queue_id = w.ev_queue
-     where q.queue_name = i_queue_name
-       and w.ev_owner is null;
+    perform pgq_node._hand_over_delayed(i_queue_name);
+    select count(*) into waiting from pgq_node.handed_over h where h.queue_name = i_queue_name and not h.taken;
     ret_code := case when e.fenced_by is null then 200 else 201 end;
     ret_note := format('Root is fenced: %s is the root', i_new_root);
 end;

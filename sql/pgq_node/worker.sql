@@ -177,11 +177,16 @@ create or replace function pgq_node.maint_watermark(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Moves the global watermark of a root that no worker moves, every 5 minutes. Maintenance calls it.
+-- Moves the global watermark of a root that no worker moves, every 5 minutes. Puts delayed events back whose takeover was
+-- given up. Maintenance calls it.
 -- Returns: 0, for maintenance does not call it again.
 begin
     perform from pgq_node.node_info where queue_name = i_queue_name and node_type = 'root' for update;
-    if found and (select c.lag >= interval '5 minutes' from pgq.get_consumer_info(i_queue_name, '.global_watermark') c) then
+    if not found then
+        return 0;
+    end if;
+    perform pgq_node._take_back_delayed(i_queue_name);
+    if (select c.lag >= interval '5 minutes' from pgq.get_consumer_info(i_queue_name, '.global_watermark') c) then
         perform pgq_node.set_global_watermark(i_queue_name, null);
     end if;
     return 0;

@@ -81,6 +81,13 @@ CASES = {
             r"1 replicated sequence \(here.flight_seq\)"
         ),
     ),
+    "delayed events of an old root": (
+        (
+            "set session_replication_role = replica;"
+            "insert into pgq_node.handed_over values ('flights', 1, now(), now())"
+        ),
+        "1 event handed over",
+    ),
     "a node": (
         (
             "select pgq_node.register_location('flights', n, '', false)"

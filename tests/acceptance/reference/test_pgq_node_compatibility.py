@@ -13,7 +13,7 @@ from tests.fixtures.fix_db import Connect, Connection
 pytestmark = pytest.mark.reference
 
 #: What there is only in ours: nodes that were taken over, copies without a superuser.
-OURS = {"begin_copy", "fence_root", "get_epoch", "get_rest_events", "learn_epoch"}
+OURS = {"begin_copy", "fence_root", "get_epoch", "get_rest_events", "learn_epoch", "take_delayed"}
 FUNCTIONS: LiteralString = """
     select proname, pg_get_function_arguments(oid), pg_get_function_result(oid),
            array(select a.grantee::regrole::text from aclexplode(proacl) as a
@@ -33,7 +33,7 @@ COLUMNS: LiteralString = """
       join pg_class on pg_class.oid = attrelid
      where relnamespace = 'pgq_node'::regnamespace
        and relkind = 'r'
-       and relname <> 'root_epoch'
+       and relname not in ('root_epoch', 'handed_over')
        and attnum > 0
 """
 EAGER: LiteralString = """

@@ -246,7 +246,7 @@ def test_an_id_that_the_last_tick_did_not_count_is_not_used_again(
     root: Connection, branch: Connection
 ) -> None:
     ops.insert(root, "q", "one")
-    late = ops.insert(root, "q", "late") + 100
+    late = ops.insert(root, "q", "late") + 1_000_000
     root.execute("reset role")
     root.execute("update pgq.event set ev_id = %s where ev_data = 'late'", [late])
     administrator(root)
@@ -265,6 +265,77 @@ def test_an_event_after_the_last_tick_is_not_passed_over(root: Connection) -> No
     assert code(root, "demote_root", 3, "b") == 409
     assert code(root, "demote_root", 2, "b") == 200
     assert code(root, "demote_root", 3, "b") == 200
+
+
+def test_a_tick_that_pgqs_worker_did_not_make_is_made_by_the_takeover(
+    root: Connection, branch: Connection
+) -> None:
+    """It copies, and notes that; then it makes the tick, if it was not killed."""
+    follow(root, branch)
+    tick = 1 + ops.value(branch, "select max(tick_id) from pgq.tick")
+    with branch.transaction():
+        ops.copy(branch, ops.value(branch, "select pgq_node.begin_copy('q')"), ["one"])
+        assert code(branch, "set_consumer_completed", "b_worker", tick) == 100
+    assert code(branch, "promote_branch") == 200
+    assert ops.value(branch, "select last_tick_id from pgq_node.local_state") == tick
+    assert ops.value(branch, "select max(tick_id) from pgq.tick") == tick
+    assert ops.tick(branch, "q") == tick + 1
+
+
+AT_ITS_TIME = "select pgq.insert_event_at('q', now() + interval '1 day', 't', 'delayed')"
+HANDED_OVER = """
+    select coalesce(jsonb_agg(h), '[]')::text from pgq_node.handed_over as h where not taken
+"""
+
+
+def test_delayed_events_go_to_the_new_root_once_and_keep_their_ids(
+    root: Connection, branch: Connection
+) -> None:
+    waiting = [ops.value(root, AT_ITS_TIME) for _ in range(2)]
+    for step in (1, 2):
+        assert code(root, "demote_root", step, "b") == 200
+    while copy_batch(root, branch):
+        pass
+    assert ops.value(root, "select count(*) from pgq.waiting_event") == 0
+    events = ops.value(root, HANDED_OVER)
+    assert code(branch, "take_delayed", events) == 301
+    assert code(branch, "promote_branch") == 200
+    assert code(root, "demote_root", 3, "b") == 200
+    assert answer(branch, "take_delayed", events)[::2] == (200, 2)
+    assert ops.value(branch, "select pgq.cancel_event('q', %s)", waiting[0]) is True
+    branch.execute("reset role; update pgq.delayed set due = now() - interval '1 hour'")
+    administrator(branch)
+    assert ops.value(branch, "select moved from pgq.maint_delayed_events()") == 1
+    assert [row[0] for row in contents(branch) if row[3] == "t"] == waiting[1:]
+    # A takeover that was killed begins again.
+    assert answer(branch, "take_delayed", events)[2] == 0
+
+
+def test_delayed_events_of_a_fenced_root_can_be_taken(root: Connection, branch: Connection) -> None:
+    event = ops.value(root, AT_ITS_TIME)
+    follow(root, branch)
+    assert code(branch, "promote_branch") == 200
+    epoch = answer(branch, "get_epoch")[2]
+    assert answer(root, "fence_root", "b", epoch, 2)[::3] == (200, 1)
+    assert answer(branch, "take_delayed", ops.value(root, HANDED_OVER))[2] == 1
+    assert ops.value(branch, "select ev_id from pgq.waiting_event") == event
+    # It becomes a branch once more, with the event.
+    assert code(branch, "demote_root", 1, "c") == 200
+    assert ops.value(branch, "select ev_id from pgq_node.handed_over where not taken") == event
+
+
+def test_delayed_events_come_back_if_the_takeover_is_given_up(root: Connection) -> None:
+    event = ops.value(root, AT_ITS_TIME)
+    assert code(root, "demote_root", 1, "b") == 200
+    root.execute("select pgq_node.maint_watermark('q')")
+    assert ops.value(root, "select count(*) from pgq.waiting_event") == 0
+    for setting in ("disable_insert", "external_ticker"):
+        root.execute("select pgq.set_queue_config('q', %s, 'false')", [setting])
+    root.execute("select pgq_node.maint_watermark('q')")
+    assert root.execute("select ev_id, ev_data from pgq.waiting_event").fetchall() == [
+        (event, "delayed")
+    ]
+    assert ops.value(root, HANDED_OVER) == "[]"
 
 
 # the fence
