@@ -74,6 +74,12 @@ class Provider:
         rows = fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
 
+    def before(self, conn: Connection, tick: int) -> int | None:
+        """Return the last tick up to this one that it has not forgotten."""
+        known = self._queue, tick
+        ((before,),) = fetch(conn, statements.KNOWN_BEFORE, known)
+        return None if before is None else int(before)
+
     def check(self, conn: Connection, state: NodeState, position: int, epoch: int | None) -> None:
         """Raise an error unless it is a node of the same history that is not behind.
 

@@ -71,6 +71,12 @@ class AsyncProvider:
         rows = await async_fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
 
+    async def before(self, conn: AsyncConnection, tick: int) -> int | None:
+        """Return the last tick up to this one that it has not forgotten."""
+        known = self._queue, tick
+        ((before,),) = await async_fetch(conn, statements.KNOWN_BEFORE, known)
+        return None if before is None else int(before)
+
     async def check(
         self, conn: AsyncConnection, state: NodeState, position: int, epoch: int | None
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -85,6 +85,14 @@ NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"
 LOCAL_WATERMARK = b"select local_watermark from pgq_node.get_node_info(%s)"
 
 NEXT_TICKS = b"select * from pgq.next_ticks(%s, %s::bigint, %s::integer, %s::integer)"
+#: The provider forgets early ticks when its log rotates, but none that a consumer stands at.
+KNOWN_BEFORE = b"""
+select max(tick_id)
+  from pgq.tick
+  join pgq.queue on queue_id = tick_queue
+ where queue_name = %s and tick_id between queue_horizon_tick and %s
+"""
+RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
 COPY_TICKS = b"""
 select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
 """
@@ -173,6 +181,14 @@ class NodeState:
     cur_error: str | None
     newest: int | None
     newest_time: datetime | None
+
+
+def without(tick: Tick, events: Sequence[int]) -> Tick:
+    """Return the tick without some of its events."""
+    query = sql.SQL("select * from ({}) tick where ev_id <> all ({}::bigint[])").format(
+        sql.SQL(tick.sql), sql.Literal(list(events))
+    )
+    return replace(tick, sql=query.as_string(None))
 
 
 def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:

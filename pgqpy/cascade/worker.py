@@ -29,7 +29,7 @@ from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, translate_errors
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry import in_short
 
@@ -204,7 +204,12 @@ class CascadedWorker(Stoppable):
             return False
         if self._subscription is not None:
             self._subscription.ask()
-        ticks = provider.next(source, state, position, self.batch_size)
+        try:
+            ticks = provider.next(source, state, position, self.batch_size)
+        except TickNotFound as error:
+            ticks = self._go_around(node, provider, source, state, position)
+            if not ticks:
+                raise error
         if not ticks:
             self._report(node, provider, source, state)
             return False
@@ -282,6 +287,30 @@ class CascadedWorker(Stoppable):
         finally:
             reader.close()
         return found
+
+    def _go_around(
+        self,
+        node: Connection,
+        provider: Provider,
+        source: Connection,
+        state: NodeState,
+        position: int,
+    ) -> list[Tick]:
+        """Return the ticks after one that the provider has forgotten, without what is here.
+
+        That happens if a worker is killed before the provider knows what its node has, and nothing
+        is copied until the provider's log of ticks rotates.
+        """
+        before = provider.before(source, position)
+        if before is None:
+            return []
+        events: list[int] = []
+        if state.node_type == "branch":
+            copied = self.queue, before, position
+            ((query,),) = fetch(node, statements.RANGE, copied)
+            events = [row[0] for row in fetch(node, query.encode())]
+        first, *others = provider.next(source, state, before, self.batch_size)
+        return [statements.without(first, events), *others]
 
     def _mend(
         self,

@@ -26,7 +26,7 @@ from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncCopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, translate_errors
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry import in_short
 
@@ -201,7 +201,12 @@ class AsyncCascadedWorker(AsyncStoppable):
             return False
         if self._subscription is not None:
             self._subscription.ask()
-        ticks = await provider.next(source, state, position, self.batch_size)
+        try:
+            ticks = await provider.next(source, state, position, self.batch_size)
+        except TickNotFound as error:
+            ticks = await self._go_around(node, provider, source, state, position)
+            if not ticks:
+                raise error
         if not ticks:
             await self._report(node, provider, source, state)
             return False
@@ -282,6 +287,30 @@ class AsyncCascadedWorker(AsyncStoppable):
         finally:
             await reader.close()
         return found
+
+    async def _go_around(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+        position: int,
+    ) -> list[Tick]:
+        """Return the ticks after one that the provider has forgotten, without what is here.
+
+        That happens if a worker is killed before the provider knows what its node has, and nothing
+        is copied until the provider's log of ticks rotates.
+        """
+        before = await provider.before(source, position)
+        if before is None:
+            return []
+        events: list[int] = []
+        if state.node_type == "branch":
+            copied = self.queue, before, position
+            ((query,),) = await async_fetch(node, statements.RANGE, copied)
+            events = [row[0] for row in await async_fetch(node, query.encode())]
+        first, *others = await provider.next(source, state, before, self.batch_size)
+        return [statements.without(first, events), *others]
 
     async def _mend(
         self,
