@@ -46,11 +46,19 @@ class Provider:
         if tick.batch is not None:
             fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
+        self.stand(conn, consumer, tick.id)
+
+    def stand(self, conn: Connection, consumer: str, tick: int) -> None:
+        """Move the node's position in the provider's queue."""
+        capable = self.database.capable(conn)
+        if not capable["copies"]:
+            self._register(conn, consumer, tick)
+            return
         try:
-            fetch(conn, statements.ADVANCE, (self._queue, consumer, tick.id))
+            fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
-            self._register(conn, consumer, tick.id)
+            self._register(conn, consumer, tick)
 
     def report(self, conn: Connection, node: str, watermark: int) -> None:
         """Tell it which ticks the node and those below it do not need any more."""
@@ -65,6 +73,12 @@ class Provider:
         """Return time and event sequence of a tick."""
         rows = fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
+
+    def before(self, conn: Connection, tick: int) -> int | None:
+        """Return the last tick up to this one that it has not forgotten."""
+        known = self._queue, tick
+        ((before,),) = fetch(conn, statements.KNOWN_BEFORE, known)
+        return None if before is None else int(before)
 
     def check(self, conn: Connection, state: NodeState, position: int, epoch: int | None) -> None:
         """Raise an error unless it is a node of the same history that is not behind.

@@ -43,11 +43,19 @@ class AsyncProvider:
         if tick.batch is not None:
             await async_fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
+        await self.stand(conn, consumer, tick.id)
+
+    async def stand(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
+        """Move the node's position in the provider's queue."""
+        capable = await self.database.capable(conn)
+        if not capable["copies"]:
+            await self._register(conn, consumer, tick)
+            return
         try:
-            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick.id))
+            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
-            await self._register(conn, consumer, tick.id)
+            await self._register(conn, consumer, tick)
 
     async def report(self, conn: AsyncConnection, node: str, watermark: int) -> None:
         """Tell it which ticks the node and those below it do not need any more."""
@@ -62,6 +70,12 @@ class AsyncProvider:
         """Return time and event sequence of a tick."""
         rows = await async_fetch(conn, statements.TICK, (self._queue, tick))
         return rows[0] if rows else None
+
+    async def before(self, conn: AsyncConnection, tick: int) -> int | None:
+        """Return the last tick up to this one that it has not forgotten."""
+        known = self._queue, tick
+        ((before,),) = await async_fetch(conn, statements.KNOWN_BEFORE, known)
+        return None if before is None else int(before)
 
     async def check(
         self, conn: AsyncConnection, state: NodeState, position: int, epoch: int | None

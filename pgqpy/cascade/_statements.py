@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,9 +16,13 @@ from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
 COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
 #: Its place in the copy comes first.
 COPIED = ("ev_txid", *COLUMNS)
+#: What an event keeps that is merged into another queue.
+MERGED = ("ev_time", *NEW_EVENT_COLUMNS)
 
 STATE = b"""
 select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
+       (select c.node_type from pgq_node.node_info c
+         where c.queue_name = n.combined_queue) as combined_type,
        s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
        s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
@@ -81,6 +85,14 @@ NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"
 LOCAL_WATERMARK = b"select local_watermark from pgq_node.get_node_info(%s)"
 
 NEXT_TICKS = b"select * from pgq.next_ticks(%s, %s::bigint, %s::integer, %s::integer)"
+#: The provider forgets early ticks when its log rotates, but none that a consumer stands at.
+KNOWN_BEFORE = b"""
+select max(tick_id)
+  from pgq.tick
+  join pgq.queue on queue_id = tick_queue
+ where queue_name = %s and tick_id between queue_horizon_tick and %s
+"""
+RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
 COPY_TICKS = b"""
 select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
 """
@@ -98,6 +110,11 @@ select tick_time, tick_event_seq
   from pgq.tick
   join pgq.queue on queue_id = tick_queue
  where queue_name = %s and tick_id = %s
+"""
+#: Into the queue that a leaf merges its queue into.
+MERGED_INTO = b"select pgq.current_event_table(%s)"
+MERGED_UP_TO = b"""
+select pgq.insert_event(%s, 'pgq.tick-id', %s::bigint::text, %s, null, null, null)
 """
 TICKER = b"select pgq.ticker(%s, %s::bigint, %s, %s::bigint)"
 #: Both databases have forgotten some early ticks.
@@ -128,6 +145,8 @@ _APPLY = {
 }
 _LEARN = b"select * from pgq_node.learn_epoch(%s, %s::bigint)"
 
+#: Ends the query of a tick's events. Readers of a copy sort it again.
+_ORDER = " order by 1"
 #: Begins the type of an event that controls the nodes. It may also be anywhere in a payload.
 CONTROL = b"pgq."
 
@@ -153,6 +172,7 @@ class NodeState:
     node_name: str
     consumer: str
     combined_queue: str | None
+    combined_type: str | None
     completed: int | None
     provider_node: str | None
     provider_location: str | None
@@ -163,16 +183,38 @@ class NodeState:
     newest_time: datetime | None
 
 
+def without(tick: Tick, events: Sequence[int]) -> Tick:
+    """Return the tick without some of its events."""
+    query = sql.SQL("select * from ({}) tick where ev_id <> all ({}::bigint[])").format(
+        sql.SQL(tick.sql), sql.Literal(list(events))
+    )
+    return replace(tick, sql=query.as_string(None))
+
+
 def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
     """Return the COPY of the events of ticks, with the transaction ids that they get."""
     columns = _names(COLUMNS)
     parts = [
         sql.SQL("(select {}::bigint, {} from ({}) tick)").format(
-            sql.Literal(txid), columns, sql.SQL(tick.sql)
+            sql.Literal(txid), columns, sql.SQL(tick.sql.removesuffix(_ORDER))
         )
         for tick, txid in zip(ticks, txids, strict=True)
     ]
     return _copy(sql.SQL(" union all ").join(parts))
+
+
+def copy_merged_out(ticks: Sequence[Tick]) -> bytes:
+    """Return the COPY of the events of ticks, in order, without those that control the nodes."""
+    parts = [
+        sql.SQL("select {} as tick, * from ({}) tick where ev_type not like 'pgq.%'").format(
+            sql.Literal(number), sql.SQL(tick.sql)
+        )
+        for number, tick in enumerate(ticks)
+    ]
+    merged = sql.SQL(" union all ").join(parts)
+    return _copy(
+        sql.SQL("select {} from ({}) merged order by tick, ev_id").format(_names(MERGED), merged)
+    )
 
 
 def copy_control_out(ticks: Sequence[Tick]) -> bytes:

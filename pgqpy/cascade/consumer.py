@@ -123,13 +123,13 @@ class CascadedConsumer(SerialConsumer):
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
         state = read_state(target, self.queue, self.consumer)
-        if state.completed not in (batch.prev_tick, batch.tick):
+        if state.completed != batch.prev_tick:
             raise PgqError(
                 f"node {state.node_name} has applied queue {self.queue} up to tick"
                 f" {state.completed}, the batch begins after {batch.prev_tick}",
                 hint="It is opened again at that tick.",
             )
-        return state.completed == batch.tick
+        return False
 
     def _end(self, target: Connection, batch: Batch) -> None:
         self._check_order(batch)

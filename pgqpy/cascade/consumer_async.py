@@ -122,13 +122,13 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         state = await async_read_state(target, self.queue, self.consumer)
-        if state.completed not in (batch.prev_tick, batch.tick):
+        if state.completed != batch.prev_tick:
             raise PgqError(
                 f"node {state.node_name} has applied queue {self.queue} up to tick"
                 f" {state.completed}, the batch begins after {batch.prev_tick}",
                 hint="It is opened again at that tick.",
             )
-        return state.completed == batch.tick
+        return False
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
         self._check_order(batch)

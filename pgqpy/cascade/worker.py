@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from time import monotonic
@@ -29,7 +29,7 @@ from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, translate_errors
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry import in_short
 
@@ -196,14 +196,27 @@ class CascadedWorker(Stoppable):
             if capable["epochs"]:
                 ((epoch,),) = fetch(node, statements.EPOCH, (self.queue,))
             provider.check(source, state, position, epoch)
+        merged = state.combined_queue if state.combined_type == "root" else None
+        if state.combined_type == "branch":
+            # The worker of the merged queue moves the position, as its root's part was merged.
+            provider.stand(source, state.consumer, position)
+            self._report(node, provider, source, state)
+            return False
         if self._subscription is not None:
             self._subscription.ask()
-        ticks = provider.next(source, state, position, self.batch_size)
+        try:
+            ticks = provider.next(source, state, position, self.batch_size)
+        except TickNotFound as error:
+            ticks = self._go_around(node, provider, source, state, position)
+            if not ticks:
+                raise error
         if not ticks:
             self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         with translate_errors(), node.transaction():
+            if merged is not None:
+                self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
             for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
                 fetch(node, *control)
@@ -224,21 +237,44 @@ class CascadedWorker(Stoppable):
         ]
         ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
         found: list[bytes] = []
+
+        def look(messages: list[bytes], block: bytes) -> None:
+            if statements.CONTROL in block:
+                found.extend(row for row in messages if statements.CONTROL in row)
+
+        out = statements.copy_ticks_out(ticks, txids)
+        self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
+        return found
+
+    def _merge(
+        self, node: Connection, source: Connection, ticks: Sequence[Tick], queue: str
+    ) -> None:
+        """Insert the events into another queue of the node, with a mark of how far they are."""
+        ((table,),) = fetch(node, statements.MERGED_INTO, (queue,))
+        out = statements.copy_merged_out(ticks)
+        self._pass_on(source, out, node, copy_in(table, statements.MERGED))
+        fetch(node, statements.MERGED_UP_TO, (queue, ticks[-1].id, self.queue))
+
+    def _pass_on(
+        self,
+        source: Connection,
+        out: bytes,
+        node: Connection,
+        into: bytes,
+        look: Callable[[list[bytes], bytes], None] | None = None,
+    ) -> None:
+        """Pass rows from COPY to COPY, without decoding them."""
         reader = CopyReader(source)
         try:
-            reader.begin(statements.copy_ticks_out(ticks, txids))
-            with (
-                node.cursor() as cursor,
-                cursor.copy(copy_in(table, statements.COPIED)) as copy,
-            ):
+            reader.begin(out)
+            with node.cursor() as cursor, cursor.copy(into) as copy:
                 while messages := reader.messages():
                     block = b"".join(messages)
-                    if statements.CONTROL in block:
-                        found += [row for row in messages if statements.CONTROL in row]
+                    if look is not None:
+                        look(messages, block)
                     copy.write(block)
         finally:
             reader.close()
-        return found
 
     def _read_controls(self, source: Connection, ticks: Sequence[Tick]) -> list[bytes]:
         """Return the rows of events that control the nodes."""
@@ -251,6 +287,30 @@ class CascadedWorker(Stoppable):
         finally:
             reader.close()
         return found
+
+    def _go_around(
+        self,
+        node: Connection,
+        provider: Provider,
+        source: Connection,
+        state: NodeState,
+        position: int,
+    ) -> list[Tick]:
+        """Return the ticks after one that the provider has forgotten, without what is here.
+
+        That happens if a worker is killed before the provider knows what its node has, and nothing
+        is copied until the provider's log of ticks rotates.
+        """
+        before = provider.before(source, position)
+        if before is None:
+            return []
+        events: list[int] = []
+        if state.node_type == "branch":
+            copied = self.queue, before, position
+            ((query,),) = fetch(node, statements.RANGE, copied)
+            events = [row[0] for row in fetch(node, query.encode())]
+        first, *others = provider.next(source, state, before, self.batch_size)
+        return [statements.without(first, events), *others]
 
     def _mend(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from time import monotonic
@@ -26,7 +26,7 @@ from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncCopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, translate_errors
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry import in_short
 
@@ -193,15 +193,28 @@ class AsyncCascadedWorker(AsyncStoppable):
             if capable["epochs"]:
                 ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
             await provider.check(source, state, position, epoch)
+        merged = state.combined_queue if state.combined_type == "root" else None
+        if state.combined_type == "branch":
+            # The worker of the merged queue moves the position, as its root's part was merged.
+            await provider.stand(source, state.consumer, position)
+            await self._report(node, provider, source, state)
+            return False
         if self._subscription is not None:
             self._subscription.ask()
-        ticks = await provider.next(source, state, position, self.batch_size)
+        try:
+            ticks = await provider.next(source, state, position, self.batch_size)
+        except TickNotFound as error:
+            ticks = await self._go_around(node, provider, source, state, position)
+            if not ticks:
+                raise error
         if not ticks:
             await self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         with translate_errors():
             async with node.transaction():
+                if merged is not None:
+                    await self._merge(node, source, ticks, merged)
                 rows = await read(source, ticks)
                 for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
                     await async_fetch(node, *control)
@@ -224,21 +237,44 @@ class AsyncCascadedWorker(AsyncStoppable):
         ]
         ((table, txids),) = await async_fetch(node, statements.COPY_TICKS, [self.queue, *columns])
         found: list[bytes] = []
+
+        def look(messages: list[bytes], block: bytes) -> None:
+            if statements.CONTROL in block:
+                found.extend(row for row in messages if statements.CONTROL in row)
+
+        out = statements.copy_ticks_out(ticks, txids)
+        await self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
+        return found
+
+    async def _merge(
+        self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick], queue: str
+    ) -> None:
+        """Insert the events into another queue of the node, with a mark of how far they are."""
+        ((table,),) = await async_fetch(node, statements.MERGED_INTO, (queue,))
+        out = statements.copy_merged_out(ticks)
+        await self._pass_on(source, out, node, copy_in(table, statements.MERGED))
+        await async_fetch(node, statements.MERGED_UP_TO, (queue, ticks[-1].id, self.queue))
+
+    async def _pass_on(
+        self,
+        source: AsyncConnection,
+        out: bytes,
+        node: AsyncConnection,
+        into: bytes,
+        look: Callable[[list[bytes], bytes], None] | None = None,
+    ) -> None:
+        """Pass rows from COPY to COPY, without decoding them."""
         reader = AsyncCopyReader(source)
         try:
-            await reader.begin(statements.copy_ticks_out(ticks, txids))
-            async with (
-                node.cursor() as cursor,
-                cursor.copy(copy_in(table, statements.COPIED)) as copy,
-            ):
+            await reader.begin(out)
+            async with node.cursor() as cursor, cursor.copy(into) as copy:
                 while messages := await reader.messages():
                     block = b"".join(messages)
-                    if statements.CONTROL in block:
-                        found += [row for row in messages if statements.CONTROL in row]
+                    if look is not None:
+                        look(messages, block)
                     await copy.write(block)
         finally:
             await reader.close()
-        return found
 
     async def _read_controls(self, source: AsyncConnection, ticks: Sequence[Tick]) -> list[bytes]:
         """Return the rows of events that control the nodes."""
@@ -251,6 +287,30 @@ class AsyncCascadedWorker(AsyncStoppable):
         finally:
             await reader.close()
         return found
+
+    async def _go_around(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+        position: int,
+    ) -> list[Tick]:
+        """Return the ticks after one that the provider has forgotten, without what is here.
+
+        That happens if a worker is killed before the provider knows what its node has, and nothing
+        is copied until the provider's log of ticks rotates.
+        """
+        before = await provider.before(source, position)
+        if before is None:
+            return []
+        events: list[int] = []
+        if state.node_type == "branch":
+            copied = self.queue, before, position
+            ((query,),) = await async_fetch(node, statements.RANGE, copied)
+            events = [row[0] for row in await async_fetch(node, query.encode())]
+        first, *others = await provider.next(source, state, before, self.batch_size)
+        return [statements.without(first, events), *others]
 
     async def _mend(
         self,

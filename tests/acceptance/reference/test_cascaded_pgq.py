@@ -39,7 +39,6 @@ def test_a_root_of_pgq_is_copied_exactly(pgq_reference_dsn: str, add_node: AddNo
     root.conn.execute("create extension pgq_node")
     join_node(root, locations=[root])
     branch = add_node("branch", root)
-    join_node(branch, root, "branch", [root])
     for _ in range(2):
         fill(root)
         branch.catch_up()
@@ -63,7 +62,7 @@ def pgqs_nodes(server: Server) -> Iterator[list[Node]]:
     provider = None
     for node, kind in zip(nodes, ("root", "branch", "leaf"), strict=True):
         node.conn.execute(PGQ_NODE.read_text().encode())
-        join_node(node, provider, kind, [each for each in (node, provider) if each])
+        join_node(node, provider, kind, [node])
         provider = node
     yield nodes
     for node, name in zip(nodes, names, strict=True):

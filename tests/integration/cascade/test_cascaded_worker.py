@@ -10,6 +10,7 @@ import pytest
 
 from pgqpy import errors
 from pgqpy.cascade import CascadedWorker
+from pgqpy.cascade._provider import Provider
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
@@ -75,6 +76,33 @@ def test_each_batch_of_a_branch_is_that_of_the_root(
     assert (types.count("t"), types.count("test")) == (7 * 15, 3)
     assert branch.batches() == batches
     assert branch.state["last_tick_id"] == root.ticks()[-1][0]
+
+
+def test_goes_on_after_a_tick_that_the_provider_has_forgotten_before_it_was_told(
+    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops.insert_ticked(root.conn, "q", "a")
+    branch.catch_up()
+    ops.register(branch.conn, "q", "c")
+    root.conn.execute("update pgq.queue set queue_ticker_max_lag = '1 hour'")
+    ops.insert(root.conn, "q", "b")
+    wait_until(lambda: ops.value(root.conn, "select ticks from pgq.ticker_round()"))
+    assert root.ticks()[-1][3], "it is not early"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Provider, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            branch.catch_up()
+    ops.rotate_logs(root.conn)
+    ops.insert_ticked(root.conn, "q", "d")
+    ops.rotate_logs(root.conn)
+    assert branch.state["last_tick_id"] not in [tick[0] for tick in root.ticks()]
+    branch.catch_up()
+    assert ops.drain(branch.conn, "q", "c") == ["b", "d"]
+    assert branch.ticks()[-1] == root.ticks()[-1]
 
 
 def test_what_a_consumer_of_the_root_retries_is_not_copied(root: Node, branch: Node) -> None:
