@@ -18,6 +18,8 @@ NAMES = (
     "coop",
     "groups",
     "mover",
+    "cascade",
+    "takeover",
     "loader",
     "replicate",
     "failing",

@@ -268,6 +268,14 @@ C6 | `replicate`: pgbench's TPC-B at the full rate of 4 clients, the target on t
   | keeps up: applies at least 0.99 of the changes as they come
 C7 | delayed events, default settings: 200 due a second, and one every 3 seconds
   | p99 at most 100 ms later than due
+C8 | a branch of a cascaded queue behind its root, 1,000 events/s, default settings
+  | p50 at most 10 ms, p99 at most 100 ms
+C9 | 1,000,000 events of a root copied into a new branch
+  | at least 0.8 x `COPY out | COPY in` of the same rows
+C10 | 100 idle cascaded queues with nodes in three databases, one process
+  | below 30% of a core
+C11 | planned takeover of a cascaded queue with three nodes, 4 clients at full speed
+  | at most 2 s of paused writes
 Q1 | tasks pushed one a transaction, 8 clients, synchronous_commit off
   | at least 0.65 x a plain INSERT into a table with the same columns and indexes
 Q2 | `push_many` of 10,000 tasks

@@ -69,7 +69,9 @@ def listen(pipe: Pipe, dsn: str) -> None:
         pipe.send(None)
         while not pipe.poll():
             for notice in conn.notifies(timeout=0.2, stop_after=1):
-                heard[int(notice.payload)] = time.monotonic()
+                # Others say that consumers were registered or moved.
+                if notice.payload.isdigit():
+                    heard[int(notice.payload)] = time.monotonic()
     pipe.send(heard)
 
 

@@ -297,6 +297,10 @@ class ForeignTick(PgqError, sqlstates=("PQ042",)):
     """Ticks that another database remembers are not of this queue's history."""
 
 
+class CascadeError(PgqError):
+    """The nodes of a cascaded queue do not allow it: the message says which, and why."""
+
+
 class PermissionDenied(PgqError, sqlstates=("42501",)):
     """The role may not do this."""
 

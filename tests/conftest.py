@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
 pytest_plugins = [
     "tests.fixtures.fix_server",
     "tests.fixtures.fix_db",
+    "tests.fixtures.fix_node",
     "tests.fixtures.fix_reference",
     "tests.fixtures.fix_client",
     "tests.fixtures.fix_standby",
@@ -27,11 +28,13 @@ pytest_plugins = [
     "tests.fixtures.fix_connect",
     "tests.fixtures.fix_replicate",
     "tests.fixtures.fix_remote",
+    "tests.fixtures.fix_cascade",
     "tests.fixtures.fix_chaos",
     "tests.fixtures.fix_task_worker",
     "tests.fixtures.fix_mail_table",
     "tests.fixtures.fix_console",
     "tests.fixtures.fix_telemetry",
+    "tests.fixtures.fix_nodes",
     "tests.fixtures.fix_shards",
 ]
 

@@ -34,6 +34,7 @@ SECTIONS = {
     "Consumer groups": ["pgq/groups"],
     "Sharing batches (pgq_coop)": ["pgq_coop"],
     "Done elsewhere (pgq_ext)": ["pgq_ext"],
+    "Cascaded queues (pgq_node)": ["pgq_node"],
     "Triggers": ["pgq/triggers"],
     "Capturing tables": ["pgq/capture"],
     "Counting rows": ["pgq/row_count"],
@@ -216,7 +217,9 @@ def sql_pages() -> dict[str, str]:
 
 def source(folder: str) -> str:
     """Return the text of the functions in a folder of sql/, in install order."""
-    files = [each for each in Manifest.load().functions if each.is_relative_to(SQL_DIR / folder)]
+    manifest = Manifest.load()
+    listed = [*manifest.functions, *manifest.node]
+    files = [each for each in listed if each.is_relative_to(SQL_DIR / folder)]
     if not files:
         raise PluginError(f"tools/site_pages.py names {folder}, and sql/ has no functions there")
     return "\n".join(each.read_text(encoding="utf-8") for each in files)

@@ -15,6 +15,7 @@ __all__ = ["READY", "ConfigError", "Configured", "Ready", "configured", "ready",
 
 #: The names that ``pgqpy run`` knows, with module and class.
 READY: dict[str, str] = {
+    "cascade": "pgqpy_consumers.cascade:Cascade",
     "email_sender": "pgqpy_consumers.email_sender:EmailSender",
     "events_to_tasks": "pgqpy_consumers.events_to_tasks:EventsToTasks",
     "queue_mover": "pgqpy_consumers.queue_mover:QueueMover",

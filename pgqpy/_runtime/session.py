@@ -32,7 +32,7 @@ class Session:
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
@@ -43,14 +43,14 @@ class Session:
     def working(self) -> BatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = self._connect(BatchConnection, self._dsn)
+            self._working = self._connect(BatchConnection, self.dsn)
             self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     def reading(self) -> Connection:
         """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = self.connect_to_read(self._dsn)
+            self._reading = self.connect_to_read(self.dsn)
         return self._reading
 
     def connect_to_read(self, dsn: str) -> Connection:
@@ -104,6 +104,12 @@ class Session:
         self._working = self._reading = None
         if self._subscription is not None:
             self._subscription.close()
+
+    def move(self, dsn: str, subscription: Subscription | None) -> None:
+        """Close all connections; the next use opens them in another database."""
+        self.close()
+        self.dsn = dsn
+        self._subscription = subscription
 
     def _connect(self, kind: type[C], dsn: str) -> C:
         return connect_as(

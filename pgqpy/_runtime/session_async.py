@@ -29,7 +29,7 @@ class AsyncSession:
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
@@ -40,14 +40,14 @@ class AsyncSession:
     async def working(self) -> AsyncBatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = await self._connect(AsyncBatchConnection, self._dsn)
+            self._working = await self._connect(AsyncBatchConnection, self.dsn)
             await self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     async def reading(self) -> AsyncConnection:
         """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = await self.connect_to_read(self._dsn)
+            self._reading = await self.connect_to_read(self.dsn)
         return self._reading
 
     async def connect_to_read(self, dsn: str) -> AsyncConnection:
@@ -101,6 +101,12 @@ class AsyncSession:
         self._working = self._reading = None
         if self._subscription is not None:
             await self._subscription.close()
+
+    async def move(self, dsn: str, subscription: AsyncSubscription | None) -> None:
+        """Close all connections; the next use opens them in another database."""
+        await self.close()
+        self.dsn = dsn
+        self._subscription = subscription
 
     async def _connect(self, kind: type[C], dsn: str) -> C:
         return await async_connect_as(

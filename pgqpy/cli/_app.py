@@ -29,6 +29,10 @@ COMMANDS = {
     "event": ("_events.event:event", "Insert events, and look at them without consuming them."),
     "group": ("_events.group:group", "Consumer groups: events in order by key, in parallel."),
     "migrate": ("_migrate:migrate", "Install or upgrade the pgq schema in a database."),
+    "node": (
+        "_events.node:node",
+        "Cascaded queues: exact copies in other databases, and which is the root.",
+    ),
     "queue": ("_events.queue:queue", "Create, drop, list and configure queues."),
     "replicate": (
         "_consumers.replicate:replicate",

@@ -22,6 +22,7 @@ from pgqpy.cli._base.output import json_option, print_json, print_table, say, wa
 @click.option(
     "--show", cls=Exclusive, is_flag=True, help="Show the revisions, and where the database is."
 )
+@click.option("--node", is_flag=True, help="Also install the part for cascaded queues, `pgq_node`.")
 @click.option("--sql", is_flag=True, help="Print the SQL instead; needs no database.")
 @click.option("--from", "start", metavar="REVISION", help="With --sql: the revision to start from.")
 @json_option
@@ -31,6 +32,7 @@ def migrate(
     down: str | None,
     force: bool,
     show: bool,
+    node: bool,
     sql: bool,
     start: str | None,
 ) -> None:
@@ -42,12 +44,15 @@ def migrate(
 
     Examples:
       pgqpy migrate --dsn postgresql:///shop
+      pgqpy migrate --node
       pgqpy migrate --show
       pgqpy migrate --sql > install.sql
       pgqpy migrate --down base --force
     """
     if force and not down:
         raise click.UsageError("--force goes with --down.")
+    if node and (down or show):
+        raise click.UsageError("--node goes with an upgrade.")
     if start and not sql:
         raise click.UsageError("--from goes with --sql.")
     if wants_json() and not show:
@@ -58,7 +63,7 @@ def migrate(
         if show:
             raise click.UsageError("--sql does not go with --show.")
         if down is None:
-            click.echo(schema.upgrade_sql(revision or "head", start=start), nl=False)
+            click.echo(schema.upgrade_sql(revision or "head", start=start, node=node), nl=False)
         elif start is None:
             raise click.UsageError("--down with --sql needs --from: no database is asked.")
         else:
@@ -69,7 +74,7 @@ def migrate(
         at = schema.downgrade(dsn, down, force=force)
         say(f"the schema is at revision {at}" if at else "the schema is removed")
     else:
-        at = schema.migrate(dsn, revision or "head")
+        at = schema.migrate(dsn, revision or "head", node=node)
         say(f"the schema is at revision {at}")
 
 

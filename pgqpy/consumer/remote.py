@@ -46,7 +46,7 @@ class RemoteConsumer(TargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _target: _RemoteBatches
+    _target: RemoteBatches
 
     # --- to be overridden
 
@@ -89,7 +89,7 @@ class RemoteConsumer(TargetConsumer):
         self._check_way(RemoteConsumer, "process_remote_batch", "process_remote_event")
 
     def _batches(self) -> Batches:
-        self._target = _RemoteBatches(self)
+        self._target = RemoteBatches(self)
         return self._target
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
@@ -126,16 +126,19 @@ class SerialConsumer(RemoteConsumer):
     """
 
     def _end(self, target: Connection, batch: Batch) -> None:
+        self._check_order(batch)
+        super()._end(target, batch)
+
+    def _check_order(self, batch: Batch) -> None:
         if batch.retries:
             raise PgqError(
                 f"an event of batch {batch.id} was retried or given up, but consumer "
                 f"{batch.consumer} keeps the order of events",
                 hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
             )
-        super()._end(target, batch)
 
 
-class _RemoteBatches(TargetBatches):
+class RemoteBatches(TargetBatches):
     """Batches that follow the target's position."""
 
     _consumer: RemoteConsumer

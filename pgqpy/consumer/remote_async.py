@@ -43,7 +43,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _target: _AsyncRemoteBatches
+    _target: AsyncRemoteBatches
 
     # --- to be overridden
 
@@ -88,7 +88,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         self._check_way(AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
 
     def _batches(self) -> AsyncBatches:
-        self._target = _AsyncRemoteBatches(self)
+        self._target = AsyncRemoteBatches(self)
         return self._target
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
@@ -125,16 +125,19 @@ class AsyncSerialConsumer(AsyncRemoteConsumer):
     """
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
+        self._check_order(batch)
+        await super()._end(target, batch)
+
+    def _check_order(self, batch: AsyncBatch) -> None:
         if batch.retries:
             raise PgqError(
                 f"an event of batch {batch.id} was retried or given up, but consumer "
                 f"{batch.consumer} keeps the order of events",
                 hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
             )
-        await super()._end(target, batch)
 
 
-class _AsyncRemoteBatches(AsyncTargetBatches):
+class AsyncRemoteBatches(AsyncTargetBatches):
     """Batches that follow the target's position."""
 
     _consumer: AsyncRemoteConsumer

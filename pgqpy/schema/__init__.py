@@ -6,7 +6,7 @@ come a database kept current by migrations (`migrate`, `downgrade`,
 ``CREATE EXTENSION`` (`extension_files`). All give the same catalog.
 """
 
-from pgqpy.schema._bundle import extension_files, schema_sql, single_file
+from pgqpy.schema._bundle import extension_files, node_sql, schema_sql, single_file
 from pgqpy.schema._migration import (
     async_migrate,
     current,
@@ -31,6 +31,7 @@ __all__ = [
     "extension_files",
     "history",
     "migrate",
+    "node_sql",
     "schema_sql",
     "single_file",
     "upgrade_sql",

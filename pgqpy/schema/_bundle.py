@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pgqpy
-from pgqpy.schema._database import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._database import NODE_SCHEMA, SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
 from pgqpy.schema._sources import Manifest, history
 
 EXTENSION = "pgqpy"
+NODE_EXTENSION = "pgqpy_node"
 
 ALREADY_THERE = """\
 do $$
@@ -20,9 +23,22 @@ end;
 $$;
 """
 
+# The part for cascaded queues comes after the rest, of the same revision.
+NOT_THERE = f"""\
+do $$
+begin
+    if (select count(*) from {VERSION_SCHEMA}.{VERSION_TABLE} where version_num = '%s') = 0 then
+        raise exception 'the schema pgq is of another version'
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'To upgrade it, run: pgqpy migrate --node --dsn DSN';
+    end if;
+end;
+$$;
+"""
+
 # A dump must hold the rows that CREATE EXTENSION does not create. Rows that it does create would be
 # duplicated, so the tables that it fills are left out.
-DUMP_DATA = f"""\
+DUMP_DATA = """\
 do $$
 declare
     r regclass;
@@ -30,7 +46,7 @@ begin
     for r in
         select c.oid
           from pg_catalog.pg_class as c
-         where c.relnamespace in ({", ".join(f"'{schema}'::regnamespace" for schema in SCHEMAS)})
+         where c.relnamespace in (%s)
            and c.relkind in ('r', 'p', 'S')
            and c.relname <> 'alembic_version'
          order by c.oid::regclass::text
@@ -57,17 +73,30 @@ def schema_sql() -> str:
     )
 
 
-def single_file() -> str:
-    """Return ``pgq.sql``: install with ``psql -f pgq.sql``, all or nothing."""
+def node_sql() -> str:
+    """Return all SQL of the optional schema pgq_node, to be run in one transaction after the rest.
+
+    If the schema is there, it is upgraded.
+    """
+    return NOT_THERE % history()[-1].id + "\n" + Manifest.load().sql("base", "node", "end")
+
+
+def single_file(*, node: bool = False) -> str:
+    """Return ``pgq.sql``: install with ``psql -f pgq.sql``, all or nothing.
+
+    With ``node`` return ``pgq_node.sql``, which is for after it.
+    """
+    name, script = (
+        ("pgq_node.sql", node_sql()) if node else ("pgq.sql", ALREADY_THERE + schema_sql())
+    )
     return "\n".join(
         (
-            f"-- pgqpy {pgqpy.__version__}: the schema in one file, generated from sql/.",
-            "-- Install it with: psql -f pgq.sql DATABASE",
+            f"-- pgqpy {pgqpy.__version__}: {name}, generated from sql/.",
+            f"-- Install it with: psql -f {name} DATABASE",
             "",
             "\\set ON_ERROR_STOP on",
             "begin;",
-            ALREADY_THERE,
-            schema_sql(),
+            script,
             "commit;",
             "",
         )
@@ -76,22 +105,36 @@ def single_file() -> str:
 
 def extension_files() -> dict[str, str]:
     """Return names and contents of the files for the server's ``extension`` directory."""
+    return _extension(
+        EXTENSION, schema_sql(), SCHEMAS, "PgQ for Python and Spark: transactional event queues"
+    ) | _extension(
+        NODE_EXTENSION,
+        node_sql(),
+        [NODE_SCHEMA],
+        "Cascaded queues of pgqpy",
+        f"requires = '{EXTENSION}'\n",
+    )
+
+
+def _extension(
+    name: str, script: str, schemas: Sequence[str], comment: str, requires: str = ""
+) -> dict[str, str]:
     version = pgqpy.__version__
     control = (
-        "comment = 'PgQ for Python and Spark: transactional event queues'\n"
+        f"comment = '{comment}'\n"
         f"default_version = '{version}'\n"
         "relocatable = false\n"
-        "superuser = false\n"
+        "superuser = false\n" + requires
     )
     script = "\n".join(
         (
-            f'\\echo Use "CREATE EXTENSION {EXTENSION}" to load this file. \\quit',
+            f'\\echo Use "CREATE EXTENSION {name}" to load this file. \\quit',
             "",
-            schema_sql(),
-            DUMP_DATA,
+            script,
+            DUMP_DATA % ", ".join(f"'{schema}'::regnamespace" for schema in schemas),
         )
     )
-    return {f"{EXTENSION}.control": control, f"{EXTENSION}--{version}.sql": script}
+    return {f"{name}.control": control, f"{name}--{version}.sql": script}
 
 
 def _version_table() -> str:

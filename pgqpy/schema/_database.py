@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -95,12 +95,29 @@ def _errors_of_ours() -> Iterator[None]:
 SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
 """The schemas that clients use. PgQ installs extensions with these names."""
 ALL_SCHEMAS = (*SCHEMAS, "pgq_ids", "pgq_slots", "pgq_queue", "pgq_task_queues", "pgq_staging")
+NODE_SCHEMA = "pgq_node"
+"""The optional one. A database may have PgQ's instead."""
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
 
 # A table of this name owned by another role may be a view, which runs that role's code.
 _TRUSTED = "relkind = 'r' and pg_catalog.pg_get_userbyid(relowner) = 'pgq_owner'"
+
+
+def has_node(driver: psycopg.Connection[Any]) -> bool:
+    """Return whether the schema pgq_node is there, and ours."""
+    found = driver.execute(
+        "select from pg_catalog.pg_namespace"
+        " where nspname = %s and pg_catalog.pg_get_userbyid(nspowner) = 'pgq_owner'",
+        [NODE_SCHEMA],
+    )
+    return found.fetchone() is not None
+
+
+def with_node(driver: psycopg.Connection[Any], schemas: Iterable[str]) -> list[str]:
+    """Return the schemas, and pgq_node if it is ours."""
+    return [*schemas, *([NODE_SCHEMA] if has_node(driver) else [])]
 
 
 def revision_of(connection: sa.Connection) -> str | None:
@@ -132,6 +149,12 @@ def revision_of(connection: sa.Connection) -> str | None:
 def refuse_foreign_schema(connection: sa.Connection) -> None:
     """Refuse a schema that is not ours, or that something else manages."""
     driver = driver_of(connection)
+    schemas = with_node(driver, SCHEMAS)
+    _refuse_extension(driver, schemas)
+    _refuse_others(driver, schemas)
+
+
+def _refuse_extension(driver: psycopg.Connection[Any], schemas: list[str]) -> None:
     extension = driver.execute(
         """
         select e.extname, n.nspname
@@ -145,7 +168,7 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
          where n.nspname = any (%s)
          order by e.extname <> 'pgqpy', n.nspname
         """,
-        [list(SCHEMAS)],
+        [schemas],
     ).fetchone()
     if extension is not None:
         name, schema = extension
@@ -158,6 +181,9 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
             f"schema {schema} belongs to the extension {name}",
             hint="choose another database; both cannot live in one",
         )
+
+
+def _refuse_others(driver: psycopg.Connection[Any], schemas: list[str]) -> None:
     # With our version table in schema pgq all are ours; without it they must be empty.
     foreign = driver.execute(
         f"""
@@ -178,13 +204,13 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
                end
          order by n.nspname
         """,
-        {"schemas": list(SCHEMAS), "schema": VERSION_SCHEMA, "table": VERSION_TABLE},
+        {"schemas": schemas, "schema": VERSION_SCHEMA, "table": VERSION_TABLE},
     ).fetchone()
     if foreign is not None and foreign[1] and foreign[0] != VERSION_SCHEMA:
         raise SchemaError(
             f"schema {foreign[0]} is left over: its schema {VERSION_SCHEMA} was dropped without it",
             hint="if its data is not needed: "
-            f"drop schema if exists {', '.join(SCHEMAS[1:])} cascade",
+            f"drop schema if exists {', '.join(schemas[1:])} cascade",
         )
     if foreign is not None:
         raise SchemaError(

@@ -14,9 +14,10 @@ from typing import Any
 import psycopg
 
 from pgqpy.connection import connect
-from pgqpy.schema._database import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._database import NODE_SCHEMA, SCHEMAS, VERSION_SCHEMA, VERSION_TABLE, has_node
 from pgqpy.schema._sources import MIGRATIONS_DIR, SQL_DIR
 
+_SCHEMAS = (*SCHEMAS, NODE_SCHEMA)
 _TABLE = f"{VERSION_SCHEMA}.{VERSION_TABLE}"
 
 # All that a migration brings back. A function has another xmin when it was replaced, altered or
@@ -25,11 +26,11 @@ _CATALOG = f"""
 select pg_catalog.md5(pg_catalog.string_agg(each, chr(10) order by each))
   from (select concat_ws(' ', 'function', oid, xmin)
           from pg_catalog.pg_proc
-         where pronamespace in (select oid from pg_catalog.pg_namespace where nspname in {SCHEMAS})
+         where pronamespace in (select oid from pg_catalog.pg_namespace where nspname in {_SCHEMAS})
         union all
         select concat_ws(' ', 'relation', oid, relowner, relacl)
           from pg_catalog.pg_class
-         where relnamespace in (select oid from pg_catalog.pg_namespace where nspname in {SCHEMAS})
+         where relnamespace in (select oid from pg_catalog.pg_namespace where nspname in {_SCHEMAS})
            and relkind in ('r', 'p', 'v', 'S')
            and relname !~ '[0-9]'
         union all
@@ -65,7 +66,7 @@ def catalog_of(conn: psycopg.Connection[Any]) -> str:
     return str(digest)
 
 
-def revision_if_current(dsn: str) -> str | None:
+def revision_if_current(dsn: str, *, node: bool) -> str | None:
     """Return the database's revision if a migration would change nothing, else None."""
     with connect(dsn, autocommit=True) as conn:
         try:
@@ -81,7 +82,7 @@ def revision_if_current(dsn: str) -> str | None:
                 """.encode(),
                 [sources()],
             ).fetchone()
-            if noted != (True,):
+            if noted != (True,) or (node and not has_node(conn)):
                 return None
             at = conn.execute(f"select version_num from {_TABLE}".encode()).fetchall()
         except psycopg.Error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from pgqpy.schema._database import ALL_SCHEMAS, driver_of
+from pgqpy.schema._database import ALL_SCHEMAS, driver_of, with_node
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -38,6 +38,8 @@ KEPT: dict[str, Kept] = {
     "pgq._dead_letter": Kept("dead letter", name="dl_queue || '/' || dl_consumer"),
     "pgq._parked_event": Kept("parked event"),
     "pgq.action_log": Kept("logged action"),
+    "pgq_node.node_info": Kept("node", name="queue_name || '/' || node_name"),
+    "pgq_node.handed_over": Kept("event handed over"),
     "pgq_ext.tracker": Kept("remote consumer", name="consumer_id"),
     "pgq_ext.replica_table": Kept(
         "replicated table", name="rpt_target_schema || '.' || rpt_target_table"
@@ -72,6 +74,7 @@ OURS = re.compile(
         | progress | cancellation | flow(_step)?
         | queue_grant | queue_limit | unique_period | reserved_id | limit_log | limit_\d+_[01]
         | counted | count_log_(even | odd))
+    | pgq_node\.(node_location | local_state | subscriber_info | root_epoch) # goes with a node
     | pgq_staging\..*                                                   # its stream writes it anew
     """,
     re.VERBOSE,
@@ -104,8 +107,9 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
         ("captured table", _TRIGGERS),
         ("dependent object", _DEPENDENT),
     )
+    schemas = with_node(driver, ALL_SCHEMAS)
     for noun, statement in others:
-        names = [name for (name,) in driver.execute(statement, {"schemas": list(ALL_SCHEMAS)})]
+        names = [name for (name,) in driver.execute(statement, {"schemas": schemas})]
         if names:
             yield f"{_plural(len(names), noun)} ({_some(names)})"
 
@@ -125,7 +129,8 @@ def _rows(driver: psycopg.Connection[Any], table: str, kept: Kept) -> Iterator[s
 
 
 def _tables(driver: psycopg.Connection[Any]) -> list[str]:
-    return [name for (name,) in driver.execute(_TABLES, {"schemas": list(ALL_SCHEMAS)})]
+    schemas = with_node(driver, ALL_SCHEMAS)
+    return [name for (name,) in driver.execute(_TABLES, {"schemas": schemas})]
 
 
 def _quoted(table: str) -> sql.Composable:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Literal
 from pgqpy.schema._database import (
     ALL_SCHEMAS,
     LOCK,
+    NODE_SCHEMA,
     driver_of,
+    has_node,
     refuse_foreign_schema,
     revision_of,
     transaction,
@@ -38,33 +40,43 @@ if TYPE_CHECKING:
 _ALEMBIC = threading.Lock()
 
 # Tables that stayed captured could not be written to; and pgq_owner does not own them.
-DROP_SCHEMAS = (
-    "set local role none;\n"
-    "select pgq.release_table(capture_table)"
-    " from (select distinct capture_table from pgq.capture) as captured;\n"
-    "set local role pgq_owner;\n"
-    f"drop schema {', '.join(ALL_SCHEMAS)} cascade;"
-)
+# PgQ's own pgq_node stays.
+DROP_SCHEMAS = f"""
+set local role none;
+select pgq.release_table(capture_table)
+  from (select distinct capture_table from pgq.capture) as captured;
+set local role pgq_owner;
+do $$
+begin
+    if (select nspowner from pg_catalog.pg_namespace where nspname = '{NODE_SCHEMA}')
+       = 'pgq_owner'::regrole
+    then
+        drop schema {NODE_SCHEMA} cascade;
+    end if;
+end;
+$$;
+drop schema {", ".join(ALL_SCHEMAS)} cascade;
+"""
 
 
-def migrate(dsn: str, revision: str = "head") -> str:
+def migrate(dsn: str, revision: str = "head", *, node: bool = False) -> str:
     """Install the schema, or upgrade it, and return its revision; harmless if it is there already.
 
-    Functions and grants that were changed by hand are brought back; if there are none, it takes
-    milliseconds. Raises SchemaError if the database holds something else, or if rights are missing.
+    With ``node`` it has the part for cascaded queues, `pgq_node`, which from then on is upgraded
+    with the rest. Functions and grants that were changed by hand are brought back; if there are
+    none, it takes milliseconds. Raises SchemaError if the database holds something else, or if
+    rights are missing.
     """
-    if revision == "head" and (at := revision_if_current(dsn)) is not None:
+    if revision == "head" and (at := revision_if_current(dsn, node=node)) is not None:
         return at
-    target = resolve(revision)
-    if target is None:
-        raise SchemaError("base is not above anything", hint="use downgrade")
-    undisturbed(lambda: _migrate(dsn, target))
+    target = _above_base(revision, node=node)
+    undisturbed(lambda: _migrate(dsn, target, node=node))
     return target
 
 
-async def async_migrate(dsn: str, revision: str = "head") -> str:
+async def async_migrate(dsn: str, revision: str = "head", *, node: bool = False) -> str:
     """Call `migrate` in a thread."""
-    return await asyncio.to_thread(migrate, dsn, revision)
+    return await asyncio.to_thread(migrate, dsn, revision, node=node)
 
 
 def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
@@ -85,14 +97,15 @@ def current(dsn: str) -> str | None:
         return revision_of(connection)
 
 
-def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
-    """Return the SQL of an upgrade from ``start`` (nothing by default), without a connection."""
-    target = resolve(revision)
-    if target is None:
-        raise SchemaError("base is not above anything", hint="use downgrade")
+def upgrade_sql(revision: str = "head", *, start: str | None = None, node: bool = False) -> str:
+    """Return the SQL of an upgrade from ``start`` (nothing by default), without a connection.
+
+    With ``node`` it installs or upgrades `pgq_node`, too.
+    """
+    target = _above_base(revision, node=node)
     begin = resolve(start) if start is not None else None
     buffer = io.StringIO()
-    config = _config(None, before=_base(), after=_functions_of(target), output=buffer)
+    config = _config(None, before=_base(), after=_functions_of(target, node=node), output=buffer)
     _run("upgrade", config, f"{begin}:{target}" if begin else target, sql=True)
     return buffer.getvalue()
 
@@ -124,7 +137,16 @@ def execute_script(context: MigrationContext, script: str) -> None:
         driver_of(context.connection).execute(script.encode())
 
 
-def _migrate(dsn: str, target: str) -> None:
+def _above_base(revision: str, *, node: bool) -> str:
+    target = resolve(revision)
+    if target is None:
+        raise SchemaError("base is not above anything", hint="use downgrade")
+    if node and target != history()[-1].id:
+        raise SchemaError("pgq_node needs the newest revision", hint="name no other")
+    return target
+
+
+def _migrate(dsn: str, target: str, *, node: bool) -> None:
     with transaction(dsn) as connection:
         refuse_foreign_schema(connection)
         at = revision_of(connection)
@@ -133,7 +155,8 @@ def _migrate(dsn: str, target: str) -> None:
                 f"the database is at revision {at}, which is newer than {target}",
                 hint="use downgrade",
             )
-        config = _config(connection, before=_base(), after=_functions_of(target))
+        node = node or has_node(driver_of(connection))
+        config = _config(connection, before=_base(), after=_functions_of(target, node=node))
         _run("upgrade", config, target)
 
 
@@ -193,8 +216,9 @@ def _base() -> str:
     return f"{LOCK};\n\n" + Manifest.load().sql("base")
 
 
-def _functions_of(target: str) -> str:
-    """Return functions and grants, which only the newest structure gets."""
+def _functions_of(target: str, *, node: bool) -> str:
+    """Return functions and grants, and the optional part; only the newest structure gets them."""
     if target != history()[-1].id:
         return ""
-    return Manifest.load().sql("functions", "grants") + note_sql()
+    sections = ("functions", "grants", *(("node",) if node else ()))
+    return Manifest.load().sql(*sections) + note_sql()

@@ -41,6 +41,8 @@ class Manifest:
     """Functions and trigger functions, replaced at each upgrade."""
     grants: tuple[Path, ...]
     """Privileges, repeated at each upgrade."""
+    node: tuple[Path, ...]
+    """The optional schema pgq_node: installs or upgrades it."""
     end: tuple[Path, ...]
     """Sets the installer's own role again, and revokes what it needed."""
 
@@ -74,7 +76,7 @@ class Manifest:
         )
 
 
-SECTIONS = ("base", "structure", "functions", "grants", "end")
+SECTIONS = ("base", "structure", "functions", "grants", "node", "end")
 
 
 @dataclass(frozen=True, slots=True)

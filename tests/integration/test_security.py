@@ -12,12 +12,15 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from pgqpy.schema._database import SCHEMAS
+from pgqpy.schema._database import NODE_SCHEMA
+from pgqpy.schema._database import SCHEMAS as ALWAYS
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tools import site_pages
 
 pytestmark = pytest.mark.smoke
+
+SCHEMAS = (*ALWAYS, NODE_SCHEMA)
 
 INFO_FUNCTIONS = {
     "version",
@@ -30,6 +33,7 @@ INFO_FUNCTIONS = {
     "queue_relation",
     *("get_contract", "get_contract_info", "contract_errors"),
     "get_shard_info",
+    *("is_root_node", "is_leaf_node"),
     # in the defaults of relations of queues
     *("_cluster_tag", "_require_type"),
     # in the rules of event tables
@@ -44,6 +48,12 @@ FAST = {
 }
 
 As = Callable[[str], Connection]
+
+
+@pytest.fixture
+def conn(node: Connection) -> Connection:
+    """With the optional schema."""
+    return node
 
 
 @pytest.fixture
@@ -666,7 +676,8 @@ pgq.maint_rotate_logs pgq.maint_rotate_tables_step1 pgq.maint_staging pgq._make_
 pgq._park_events pgq._remove_queue pgq._rename_sequences pgq._revoke_all pgq.revoke_queue
 pgq._set_event_keys pgq.set_group_config pgq.set_queue_config pgq.tune_storage
 pgq.where_is_event
-pgq_ext.rotate pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
+pgq_ext.rotate pgq_node.demote_root pgq_node.get_rest_events pgq_node.promote_branch
+pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
 pgq_task._count_limited pgq_task._counts_of pgq_task.create_queue
 pgq_task.drop_payload_index pgq_task.drop_queue pgq_task._estimate_total
 pgq_task._expire_finished pgq_task.finished_tasks pgq_task.get_result pgq_task._grant_sequences

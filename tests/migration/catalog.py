@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgqpy.schema._database import SCHEMAS
+from pgqpy.schema._database import SCHEMAS, with_node
 from tests.fixtures.fix_db import Connection
 
 
@@ -162,7 +162,7 @@ def catalog(conn: Connection) -> dict[str, list[tuple[Any, ...]]]:
         kind: sorted(
             (
                 (schema, *row)
-                for schema in SCHEMAS
+                for schema in with_node(conn, SCHEMAS)
                 for row in conn.execute(query.encode(), {"schema": schema})
             ),
             key=repr,
@@ -180,7 +180,7 @@ def data(conn: Connection) -> dict[str, list[str]]:
          where relnamespace = any (%s::regnamespace[])
            and relkind in ('r', 'S')
         """,
-        [list(SCHEMAS)],
+        [with_node(conn, SCHEMAS)],
     ).fetchall()
     found = {}
     for name, kind in tables:

@@ -21,9 +21,9 @@ def original(request: pytest.FixtureRequest, empty_dsn: str, other: Connection) 
     """A database with a queue, a consumer, a few ticks and events, and an open batch."""
     if request.param == "extension":
         request.getfixturevalue("extension_installed")
-        other.execute("create extension pgqpy")
+        other.execute("create extension pgqpy; create extension pgqpy_node")
     else:
-        schema.migrate(empty_dsn)
+        schema.migrate(empty_dsn, node=True)
     other.execute("select pgq.create_queue('dumped')")
     other.execute("select pgq.register_consumer('dumped', 'reader')")
     other.execute("select pgq.create_group('dumped', 'group', 2, 'lower(ev_data)')")
@@ -34,6 +34,8 @@ def original(request: pytest.FixtureRequest, empty_dsn: str, other: Connection) 
     other.execute("select pgq.restrict_queue('dumped')")
     other.execute("select pgq.set_contract('dumped', 'x', '{}', enforced => true)")
     other.execute("select pgq_task.create_queue('dumped'), pgq_task.restrict_queue('dumped')")
+    other.execute("select pgq_node.register_location('dumped', 'a', 'dbname=a', false)")
+    other.execute("select pgq_node.create_node('dumped', 'root', 'a', 'w', null, null, null)")
     return other
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pgqpy import schema
 from pgqpy.schema import SchemaError, schema_sql
-from pgqpy.schema._database import ALL_SCHEMAS
+from pgqpy.schema._database import ALL_SCHEMAS, NODE_SCHEMA
 from tests.fixtures.fix_db import Connect, Connection
 from tests.integration.test_security import SHADOWS
 
@@ -85,19 +85,21 @@ def test_what_is_created_while_we_install_is_not_in_our_schema(
     assert found == []
 
 
-def test_an_upgrade_names_what_others_have_put_into_our_schemas(dsn: str, conn: Connection) -> None:
-    conn.execute(
+def test_an_upgrade_names_what_others_have_put_into_our_schemas(
+    node_dsn: str, node: Connection
+) -> None:
+    node.execute(
         "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
         " end if; end $$"
     )
-    for name in ALL_SCHEMAS:
-        conn.execute(f"grant create, usage on schema {name} to test_stranger".encode())
-        conn.execute(f"set role test_stranger; create sequence {name}.planted; reset role".encode())
+    for name in (*ALL_SCHEMAS, NODE_SCHEMA):
+        node.execute(f"grant create, usage on schema {name} to test_stranger".encode())
+        node.execute(f"set role test_stranger; create sequence {name}.planted; reset role".encode())
         with pytest.raises(SchemaError, match=rf"schema {name} .*sequence .*planted"):
-            schema.migrate(dsn)
+            schema.migrate(node_dsn)
         # A superuser's are its own business.
-        conn.execute(f"alter sequence {name}.planted owner to postgres".encode())
-    schema.migrate(dsn)
+        node.execute(f"alter sequence {name}.planted owner to postgres".encode())
+    schema.migrate(node_dsn)
 
 
 TRAP = """

@@ -9,7 +9,7 @@ import pytest
 
 from pgqpy import schema
 from pgqpy.schema import SchemaError
-from pgqpy.schema._database import ALL_SCHEMAS, driver_of, transaction
+from pgqpy.schema._database import ALL_SCHEMAS, NODE_SCHEMA, driver_of, transaction
 from pgqpy.schema._loss import KEPT, OURS, what_is_lost_with
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
@@ -81,6 +81,21 @@ CASES = {
             r"1 replicated sequence \(here.flight_seq\)"
         ),
     ),
+    "delayed events of an old root": (
+        (
+            "set session_replication_role = replica;"
+            "insert into pgq_node.handed_over values ('flights', 1, now(), now())"
+        ),
+        "1 event handed over",
+    ),
+    "a node": (
+        (
+            "select pgq_node.register_location('flights', n, '', false)"
+            " from unnest('{a,b}'::text[]) n;"
+            "select pgq_node.create_node('flights', 'leaf', 'b', 'b_worker', 'a', 1, null)"
+        ),
+        r"^1 node \(flights/b\)$",
+    ),
     "a task queue": ("select pgq_task.create_queue('mails')", r"1 task queue \(mails\)"),
     "tasks": (
         (
@@ -148,9 +163,9 @@ def fill(conn: Connection, statements: str) -> None:
 
 @pytest.mark.one_database
 @pytest.mark.parametrize("case", CASES)
-def test_what_users_have_is_a_loss(dsn: str, case: str) -> None:
+def test_what_users_have_is_a_loss(node_dsn: str, case: str) -> None:
     statements, lost = CASES[case]
-    with transaction(dsn) as connection:
+    with transaction(node_dsn) as connection:
         assert what_is_lost_with(connection) is None
         fill(driver_of(connection), statements)
         assert re.search(lost, what_is_lost_with(connection) or "")
@@ -163,10 +178,10 @@ def test_each_kind_of_data_has_a_case(conn: Connection) -> None:
         assert re.search(rf"[\d,]+ {held.noun}s?\b", everything), held
 
 
-def test_every_table_is_known_as_a_loss_or_as_none(conn: Connection) -> None:
+def test_every_table_is_known_as_a_loss_or_as_none(node: Connection) -> None:
     """A new table must be put into one of the two lists of pgqpy.schema._loss."""
     fill(
-        conn,
+        node,
         "select pgq.create_queue('flights');"
         "select pgq.set_queue_config('flights', 'key_window', '1 h');"
         "select pgq_task.create_queue('mails');"
@@ -174,8 +189,8 @@ def test_every_table_is_known_as_a_loss_or_as_none(conn: Connection) -> None:
         "select pgq_task.set_limits('mails', 1); select pgq.create_staging('job')",
     )
     for number in range(40):
-        conn.execute("select pgq.create_queue(%s)", [f"q{number}"])
-    tables = {name for (name,) in conn.execute(ROOTS.encode())}
+        node.execute("select pgq.create_queue(%s)", [f"q{number}"])
+    tables = {name for (name,) in node.execute(ROOTS.encode())}
     # The version table comes with `pgqpy migrate`.
     known = set(KEPT) | {name for name in tables if OURS.fullmatch(name)}
     assert tables - known == set()
@@ -183,14 +198,15 @@ def test_every_table_is_known_as_a_loss_or_as_none(conn: Connection) -> None:
     assert not [name for name in KEPT if OURS.fullmatch(name)]
 
 
-def test_every_schema_of_ours_is_looked_into_and_removed(dsn: str, conn: Connection) -> None:
+def test_every_schema_of_ours_is_looked_into_and_removed(node_dsn: str, node: Connection) -> None:
     ours = (
         "select nspname from pg_namespace"
         " where nspname like 'pgq%' or nspowner::regrole::text like 'pgq%'"
     )
-    assert {name for (name,) in conn.execute(ours.encode())} == set(ALL_SCHEMAS)
-    schema.downgrade(dsn, "base")
-    assert conn.execute(ours.encode()).fetchall() == []
+    found = {name for (name,) in node.execute(ours.encode())}
+    assert found == {*ALL_SCHEMAS, NODE_SCHEMA}
+    schema.downgrade(node_dsn, "base")
+    assert node.execute(ours.encode()).fetchall() == []
 
 
 def test_where_all_was_dropped_nothing_is_lost(dsn: str, conn: Connection) -> None:

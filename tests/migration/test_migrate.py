@@ -54,7 +54,7 @@ def test_migrating_again_only_brings_functions_and_grants_back(
 def test_a_current_database_is_left_alone_until_something_was_changed(
     dsn: str, conn: Connection, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise AssertionError("it migrates")
 
     schema.migrate(dsn)
@@ -81,7 +81,7 @@ def test_a_current_database_is_left_alone_until_something_was_changed(
         conn.execute(change.encode())
         with pytest.raises(AssertionError, match="it migrates"):
             schema.migrate(dsn)
-        whole(dsn, HEAD)
+        whole(dsn, HEAD, node=False)
         assert schema.migrate(dsn) == HEAD
 
 
@@ -150,7 +150,7 @@ def test_interrupted_migration_leaves_nothing(
     """The last statement fails; also what came long before it is not there."""
     monkeypatch.setattr(
         "pgqpy.schema._migration._functions_of",
-        lambda target: schema.Manifest.load().sql("functions") + "select 1 / 0;",
+        lambda target, node: schema.Manifest.load().sql("functions") + "select 1 / 0;",
     )
     with pytest.raises(PgqError, match="division by zero"):
         schema.migrate(empty_dsn)

@@ -1,4 +1,4 @@
-"""However the schema gets into a database, it is the same schema."""
+"""However the schema gets into a database, it is the same schema; with pgq_node, too."""
 
 from __future__ import annotations
 
@@ -36,14 +36,33 @@ def install(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> I
         schema.migrate(dsn)
         schema.migrate(dsn)
 
-    def by_single_file(dsn: str) -> None:
+    def by_single_file(dsn: str, *, node: bool = False) -> None:
         file = tmp_path / "pgq.sql"
-        file.write_text(schema.single_file(), encoding="utf-8")
+        file.write_text(schema.single_file(node=node), encoding="utf-8")
         subprocess.run([server.bin_dir / "psql", "-qf", file, dsn], check=True)
 
     def by_extension(dsn: str) -> None:
         request.getfixturevalue("extension_installed")
         execute(dsn, "create extension pgqpy")
+
+    def by_node_migration(dsn: str) -> None:
+        schema.migrate(dsn, node=True)
+
+    def by_node_migration_later(dsn: str) -> None:
+        for node in (False, True, False):
+            schema.migrate(dsn, node=node)
+
+    def by_printed_node_migration(dsn: str) -> None:
+        execute(dsn, schema.upgrade_sql(node=True))
+
+    def by_node_file(dsn: str) -> None:
+        by_single_file(dsn)
+        by_single_file(dsn, node=True)
+        by_single_file(dsn, node=True)
+
+    def by_node_extension(dsn: str) -> None:
+        request.getfixturevalue("extension_installed")
+        execute(dsn, "create extension pgqpy_node cascade")
 
     ways = {
         "migration": by_migration,
@@ -51,6 +70,11 @@ def install(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> I
         "migration again": by_migration_again,
         "single file": by_single_file,
         "extension": by_extension,
+        "node migration": by_node_migration,
+        "node migration later": by_node_migration_later,
+        "printed node migration": by_printed_node_migration,
+        "node file": by_node_file,
+        "node extension": by_node_extension,
     }
     way: Install = ways[request.param]
     return way
@@ -75,6 +99,27 @@ def test_every_way_to_install_gives_the_same_catalog(
     for kind in expected:
         assert found[kind] == expected[kind], kind
     assert data(other) == data(conn)
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        "node migration",
+        "node migration later",
+        "printed node migration",
+        "node file",
+        "node extension",
+    ],
+    indirect=True,
+)
+def test_every_way_to_install_pgq_node_gives_the_same_catalog(
+    install: Install, node: Connection, empty_dsn: str, connect: Connect
+) -> None:
+    install(empty_dsn)
+    other = connect(empty_dsn)
+    assert [row for row in catalog(node)["relation"] if row[0] == "pgq_node"] != []
+    assert catalog(other) == catalog(node)
+    assert data(other) == data(node)
 
 
 def test_the_comparison_sees_a_difference(

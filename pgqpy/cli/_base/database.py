@@ -33,7 +33,7 @@ _PLANTED: LiteralString = """
       join pg_catalog.pg_roles r
         on r.oid operator(pg_catalog.=) n.nspowner
      where n.nspname::pg_catalog.text operator(pg_catalog.=)
-           any ('{pgq,pgq_ext,pgq_coop,pgq_task}'::pg_catalog.text[])
+           any ('{pgq,pgq_ext,pgq_coop,pgq_task,pgq_node}'::pg_catalog.text[])
        and not r.rolsuper
        and r.rolname::pg_catalog.text operator(pg_catalog.<>) 'pgq_owner'
        and not pg_catalog.pg_has_role(r.oid, current_user, 'member')

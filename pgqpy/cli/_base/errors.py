@@ -149,11 +149,12 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
 
 
 def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Problem:
+    schema, part = ("pgq_node", " --node") if "pgq_node" in error.message else ("pgq", "")
     return Problem(
-        f'database "{situation.target.dbname}" has no pgq schema, or an older one '
+        f'database "{situation.target.dbname}" has no {schema} schema, or an older one '
         f"({first_line(error.message)})",
         # The password is left to the environment.
-        f"install or upgrade it: pgqpy migrate --dsn {shlex.quote(situation.target.uri)}",
+        f"install or upgrade it: pgqpy migrate{part} --dsn {shlex.quote(situation.target.uri)}",
     )
 
 

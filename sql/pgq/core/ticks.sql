@@ -125,6 +125,29 @@ begin
 end;
 $$;
 
+create or replace function pgq._lock_tick_log()
+returns int4
+language plpgsql
+as $$
+-- Locks the table of the tick log that takes new ticks, until the end of the transaction: rotation empties a table only
+-- if no other session has a lock on it, and never the current one.
+-- Returns: its number.
+declare
+    rotations   bigint;
+begin
+    loop
+        rotations := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq');
+        if rotations % 2 = 0 then
+            lock table pgq.tick_0 in row exclusive mode;
+        else
+            lock table pgq.tick_1 in row exclusive mode;
+        end if;
+        exit when pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') = rotations;
+    end loop;
+    return rotations % 2;
+end;
+$$;
+
 create or replace function pgq._append_ticks(
     i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[],
     i_heartbeats int4[] default '{}', i_writer bigint default null)
@@ -144,22 +167,10 @@ as $$
 --      i_writer                            - this transaction's id, if it may insert events as well
 -- Returns: the tick ids.
 declare
-    rotations   bigint;
     res         bigint[];
     notified    bigint;
 begin
-    -- Rotation of the log empties a table only if no other session has a lock on it, and never the current one.
-    loop
-        rotations := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq');
-        if rotations % 2 = 0 then
-            lock table pgq.tick_0 in row exclusive mode;
-        else
-            lock table pgq.tick_1 in row exclusive mode;
-        end if;
-        exit when pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') = rotations;
-    end loop;
-
-    if rotations % 2 = 0 then
+    if pgq._lock_tick_log() = 0 then
         with tick as (
             insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence)
             select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,

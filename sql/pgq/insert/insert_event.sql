@@ -35,8 +35,13 @@ begin
         perform pgq._require_right(q.queue_id, '{insert}');
     end if;
 
-    -- Replication applies events even to queues with inserts disabled.
-    if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
+    -- Replication applies events even to queues with inserts disabled, and so does an administrator's worker of a branch,
+    -- see pgq.copy_ticks() and pgq_node.begin_copy(1).
+    if q.queue_disable_insert
+       and current_setting('session_replication_role') <> 'replica'
+       and (current_setting('pgqpy.copies_into', true) is distinct from i_queue_name
+            or not pg_has_role(pgq._caller(), 'pgq_admin', 'usage') or pgq._runs_for_another())
+    then
         raise exception using errcode = 'PQ006',
             message = format('inserting into queue %L is disabled', i_queue_name),
             hint = 'This queue is a copy that follows another database, or was closed: insert at its root, '

@@ -7,6 +7,7 @@
 --                                      cheaply than a row: <queue> gives event ids, and says where events go
 --   pgq_queue                          <queue> is what applications insert events into
 --   pgq_task_queues                    <queue> says which number a task queue has
+--   pgq_node                           what clients of cascaded queues call: an optional part, see pgq_node/schema.sql
 --   pgq_staging                        events on their way: written by tasks of a job, sent at its end in one
 --                                      transaction
 --
@@ -20,7 +21,9 @@ begin
     for s in
         select wanted.name, n.oid, n.nspowner = 'pgq_owner'::regrole as is_ours
           from unnest(array['pgq', 'pgq_ids', 'pgq_slots', 'pgq_queue', 'pgq_staging', 'pgq_task_queues',
-                            'pgq_ext', 'pgq_coop', 'pgq_task']) wanted (name)
+                            'pgq_ext', 'pgq_coop', 'pgq_task']
+                      || array(select nspname::text from pg_namespace
+                                where nspname = 'pgq_node' and nspowner = 'pgq_owner'::regrole)) wanted (name)
           left join pg_namespace n on n.nspname = wanted.name
     loop
         select string_agg(pg_describe_object(d.classid, d.objid, 0), ', ' order by d.objid) into others

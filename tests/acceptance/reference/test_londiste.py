@@ -1,5 +1,5 @@
-"""Londiste replicates on our schema: Debian's Londiste, pgq_node and pgqd, a root, a branch and a
-leaf, from the first copy to a takeover.
+"""Londiste replicates on our schema: Debian's Londiste and pgqd, a root and a branch with our
+pgq_node, a leaf with PgQ's, from the first copy to a takeover.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
+from pgqpy.schema import node_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection, create_database, drop_database
 from tests.fixtures.fix_reference import missing_on_purpose
@@ -24,9 +25,9 @@ from tests.fixtures.fix_ticker import PATIENCE, eventually
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 
-SCHEMAS = [
+PGQ_NODE, LONDISTE = (
     Path("/usr/share/postgresql/15/contrib", name) for name in ("pgq_node.sql", "londiste.sql")
-]
+)
 
 NODE = """
 [londiste]
@@ -95,11 +96,11 @@ class Node:
 
 @pytest.fixture
 def nodes(server: Server, tmp_path: Path) -> Iterator[list[Node]]:
-    """root, branch and leaf, each a database with our schema, pgq_node and Londiste in it."""
+    """root, branch and leaf, each a database with our schema, a pgq_node and Londiste in it."""
     for program in ("londiste", "pgqd"):
         if shutil.which(program) is None:
             missing_on_purpose(program)
-    for file in SCHEMAS:
+    for file in (PGQ_NODE, LONDISTE):
         if not file.exists():
             missing_on_purpose(str(file))
     found: list[Node] = []
@@ -107,8 +108,11 @@ def nodes(server: Server, tmp_path: Path) -> Iterator[list[Node]]:
         database = create_database(server)
         dsn = f"host={server.socket_dir} port=5432 user=postgres dbname={database}"
         conn: Connection = psycopg.connect(dsn, autocommit=True)
-        for file in SCHEMAS:
-            conn.execute(file.read_text().encode())
+        for script in (
+            PGQ_NODE.read_text() if name == "leaf" else node_sql(),
+            LONDISTE.read_text(),
+        ):
+            conn.execute(script.encode())
         config = tmp_path / f"{name}.ini"
         config.write_text(NODE.format(name=name, dsn=dsn, folder=tmp_path))
         found.append(Node(name, dsn, conn, config))

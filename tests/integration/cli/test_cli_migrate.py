@@ -19,6 +19,18 @@ def test_migrating_installs_the_schema_and_again_changes_nothing(empty_cli: Cli)
     assert empty_cli.ok("queue", "create", "flights") == "created queue flights\n"
 
 
+def test_the_part_for_cascaded_queues_is_there_if_it_was_asked_for(
+    cli: Cli, conn: Connection
+) -> None:
+    there = "select to_regnamespace('pgq_node') is not null"
+    cli.ok("migrate")
+    assert conn.execute(there.encode()).fetchall() == [(False,)]
+    assert cli.ok("migrate", "--node") == cli.ok("migrate")
+    assert conn.execute(there.encode()).fetchall() == [(True,)]
+    assert "pgq_node.create_node" in cli.ok("migrate", "--sql", "--node")
+    assert "pgq_node.create_node" not in cli.ok("migrate", "--sql")
+
+
 def test_the_schema_is_removed_only_by_force_when_something_is_lost(
     cli: Cli, conn: Connection
 ) -> None:
@@ -49,6 +61,6 @@ def test_the_sql_needs_no_database_and_an_unknown_revision_names_those_there_are
 def test_options_that_do_not_go_together_are_wrong_usage(cli: Cli) -> None:
     for options in (
         *("--to head --down base", "--show --down base", "--show --sql", "--force"),
-        *("--from base", "--sql --down base", "--json"),
+        *("--from base", "--sql --down base", "--json", "--node --show", "--node --down base"),
     ):
         cli.fails("migrate", *options.split(), exit_code=2)

@@ -1,0 +1,97 @@
+# WARNING: generated from pgqpy/cascade/_databases_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Databases of nodes, whose connections the workers of a process share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.fetch import fetch
+from pgqpy.cascade._statements import CAPABLE
+from pgqpy.connection import Connection, connect, read_committed
+from pgqpy.errors import ConnectionFailed, comes_from
+
+#: The connections to a database that are kept while no worker uses them.
+_KEPT = 4
+
+
+class Database:
+    """Connections to one database."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._idle: list[Connection] = []
+        self._capable: dict[str, Any] | None = None
+        #: Why it could not connect, and whether that is being tried again.
+        self._away: ConnectionFailed | None = None
+        self._trying = False
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend a connection in autocommit. After an error it is closed: its state is unknown."""
+        with comes_from(self.dsn):
+            conn = self._idle.pop() if self._idle else self._connect()
+            try:
+                yield conn
+            except BaseException:
+                broken = conn.closed
+                conn.close()
+                if broken:
+                    # The server was restarted, perhaps upgraded, and the others broke as well.
+                    self.close()
+                raise
+            if len(self._idle) < _KEPT:
+                self._idle.append(conn)
+            else:
+                conn.close()
+
+    def capable(self, conn: Connection) -> dict[str, Any]:
+        """Return what its functions can do: ``copies``, ``epochs``, ``is_node``."""
+        if self._capable is None or not self._capable["is_node"]:
+            (self._capable,) = fetch(conn, CAPABLE, (), dict_row)
+        assert self._capable is not None
+        return self._capable
+
+    def close(self) -> None:
+        """Close the connections that nothing uses."""
+        self._capable = None
+        idle, self._idle = self._idle, []
+        for conn in idle:
+            conn.close()
+
+    def _connect(self) -> Connection:
+        if self._away is not None and self._trying:
+            # An attempt may take long, and other workers have other databases.
+            raise ConnectionFailed(self._away.message)
+        self._trying = True
+        try:
+            conn = connect(self.dsn, autocommit=True, application_name="pgqpy cascade")
+            self._away = None
+        except ConnectionFailed as error:
+            self._away = error
+            raise
+        finally:
+            self._trying = False
+        read_committed(conn)
+        return conn
+
+
+class Databases:
+    """The databases of a process, by connection string."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Database] = {}
+
+    def at(self, dsn: str) -> Database:
+        """Return the database; it connects when it is used."""
+        return self._known.setdefault(dsn, Database(dsn))
+
+    def close(self) -> None:
+        """Close all connections that nothing uses."""
+        for database in self._known.values():
+            database.close()

@@ -1,0 +1,376 @@
+"""Making, pausing, moving and dropping nodes. Each can be run again if it was killed half way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic, sleep
+from typing import Any
+
+import pgqpy.dsn
+from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType, open_node, where
+from pgqpy.connection import Connection
+from pgqpy.errors import CascadeError
+
+#: The seconds between looks at a node that is waited for.
+PAUSE = 0.02
+
+#: The seconds in which a running worker notices that it was paused or resumed.
+NOTICED = 5.0
+
+#: The same of two sessions only if both are in one database.
+_IDENTITY = """
+    select oid::pg_catalog.int8, datname, pg_catalog.pg_postmaster_start_time()::pg_catalog.text
+      from pg_catalog.pg_database
+     where datname = pg_catalog.current_database()
+"""
+
+
+def create_node(
+    queue: str,
+    name: str,
+    node_type: NodeType,
+    dsn: str | None = None,
+    *,
+    provider: str | None = None,
+    location: str | None = None,
+    worker: str | None = None,
+    combined_queue: str | None = None,
+    check: Callable[[Connection], None] = lambda conn: None,
+) -> bool:
+    """Make the database of ``dsn`` a node of the queue; return False if it was one already.
+
+    ``provider`` is the DSN of the node from which a branch or leaf gets its events: those that
+    nodes keep, and all later ones. ``location`` is the DSN by which other nodes find this one, by
+    default ``dsn``. Raises CascadeError.
+    """
+    dsn = pgqpy.dsn.resolve(dsn)
+    location = location or dsn
+    _check_arguments(name, node_type, provider, location, combined_queue)
+    worker = worker or f"{name}_worker"
+    here = open_node(queue, dsn, check=check)
+    with closing(here.conn):
+        made = here.rows("select * from pgq_node.get_node_info(%s)", queue)[0]
+        if made["node_name"] is not None:
+            if (made["node_name"], made["node_type"]) == (name, node_type):
+                return False
+            raise CascadeError(
+                f"{where(dsn)} is a node of queue '{queue}' already:"
+                f" {made['node_type']} {made['node_name']}",
+                hint="a database is one node of a queue; pgqpy node drop ends that",
+            )
+        _check_location(here, location, check)
+        if provider is None:
+            here.call("register_location", name, location, False)
+            here.call("create_node", "root", name, worker, None, None, None)
+            return True
+        with Nodes(queue, provider, check=check) as nodes:
+            _check_new(here, name, node_type, location, nodes)
+            _join(here, nodes, name, node_type, location, worker, combined_queue)
+    return True
+
+
+def _check_arguments(
+    name: str, node_type: str, provider: str | None, location: str, combined_queue: str | None
+) -> None:
+    if not re.fullmatch(r"[^\s.][^\s]{0,199}", name):
+        raise CascadeError(
+            f"{name!r} cannot be the name of a node",
+            hint="a name has up to 200 characters, no spaces, and no dot at its start",
+        )
+    if (node_type == "root") is not (provider is None):
+        raise CascadeError(
+            "a root has no provider"
+            if provider
+            else f"a {node_type} needs a provider: the DSN of a root or branch"
+        )
+    if combined_queue is not None and node_type != "leaf":
+        raise CascadeError("only a leaf has a combined queue")
+    if not pgqpy.dsn.parse(location):
+        raise CascadeError(
+            "other nodes need the location of this one",
+            hint="give the DSN by which they find it: --location",
+        )
+
+
+def _check_location(here: Node, location: str, check: Callable[[Connection], None]) -> None:
+    """Raise unless the location leads to the database that the node is made in."""
+    there = open_node(here.queue, location, check=check)
+    with closing(there.conn):
+        if there.rows(_IDENTITY) != here.rows(_IDENTITY):
+            raise CascadeError(
+                f"the location leads to another database: {where(location)}",
+                hint="give the DSN by which other nodes find the database of --dsn",
+            )
+
+
+def _check_new(here: Node, name: str, node_type: str, location: str, nodes: Nodes) -> None:
+    """Raise unless a node with this name and location can be added below the provider."""
+    check_provider(nodes.local)
+    known = nodes.locations.get(name)
+    if known is not None and known.dsn != location:
+        raise CascadeError(
+            f"queue '{nodes.queue}' has a node {name} already: {where(known.dsn)}",
+            hint="choose another name, or drop that node: pgqpy node drop",
+        )
+    for each in nodes.locations.values():
+        if each.dsn == location and each.name != name:
+            raise CascadeError(f"{where(location)} is known as node {each.name} already")
+    if node_type != "leaf" and here.rows("select * from pgq.get_queue_info(%s)", nodes.queue):
+        raise CascadeError(
+            f"{where(here.dsn)} has a queue '{nodes.queue}' of its own",
+            hint="a branch makes its queue itself; drop this one, or choose another database",
+        )
+    versions = [each.value("select pgq_node.version()") for each in (here, nodes.here)]
+    ours, theirs = ((each or "").split(".")[0] for each in versions)
+    if ours != theirs:
+        raise CascadeError(
+            f"the versions of pgq_node differ: {versions[0]} here, {versions[1]} at the provider",
+            hint="upgrade the older one: pgqpy migrate --node",
+        )
+
+
+def check_provider(provider: NodeInfo) -> None:
+    """Raise if a node cannot give others events."""
+    if provider.type == "leaf":
+        raise CascadeError(
+            f"node {provider.name} is a leaf: it keeps no events for others",
+            hint="choose a root or a branch as provider",
+        )
+    if provider.fenced_by is not None:
+        raise CascadeError(
+            f"node {provider.name} is an old root, fenced by {provider.fenced_by}",
+            hint=f"choose {provider.fenced_by}, or a node below it, as provider",
+        )
+
+
+def _join(
+    here: Node,
+    nodes: Nodes,
+    name: str,
+    node_type: str,
+    location: str,
+    worker: str,
+    combined_queue: str | None,
+) -> None:
+    """Register the node above it, from the root down, and make it."""
+    provider, root = nodes.local.name, root_above(nodes, nodes.local)
+    at_root = nodes.node(root)
+    for above in {id(each): each for each in (at_root, nodes.here)}.values():
+        above.call("register_location", name, location, False)
+    if name in nodes.here.subscribers():
+        # From an attempt that was killed; its position may be too old by now.
+        nodes.here.call("unregister_subscriber", name)
+    start = nodes.here.call("register_subscriber", name, worker, None)["global_watermark"]
+    here.call("register_location", name, location, False)
+    for each in at_root.locations():
+        here.call("register_location", each.name, each.dsn, each.dead)
+    here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+    if here.is_ours:
+        here.call("learn_epoch", nodes.node(root).info().epoch)
+
+
+def root_above(nodes: Nodes, info: NodeInfo) -> str:
+    """Return the root above a node. Raises CascadeError for a cycle."""
+    path = [info.name]
+    while info.type != "root":
+        if info.provider is None or info.provider in path:
+            circle = " <- ".join([*path, info.provider or info.name])
+            raise CascadeError(
+                f"node {path[0]} has no root above it: {circle}",
+                hint="a takeover may have been killed: run it again",
+            )
+        info = nodes.node(info.provider).info()
+        path.append(info.name)
+    return info.name
+
+
+def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float = NOTICED) -> bool:
+    """Pause a node's worker, or resume it; return whether it has noticed that in time."""
+    node = nodes.node(name)
+    node.call("set_consumer_paused", node.info().worker, paused)
+    return wait_for(lambda: node.info().uptodate, wait)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
+    """Wait until a condition is true; return False if it does not come true in time."""
+    deadline = monotonic() + seconds
+    while not condition():
+        if monotonic() >= deadline:
+            return False
+        sleep(PAUSE)
+    return True
+
+
+def change_provider(
+    nodes: Nodes, name: str, provider: str, *, consumer: str | None = None, wait: float = 10
+) -> bool:
+    """Have a node, or a cascaded ``consumer`` of it, get its events from another node.
+
+    It goes on at its tick. The provider may be behind: then wait until it has this tick. Returns
+    False if it was the provider already. Raises CascadeError, and nothing has changed.
+    """
+    infos = nodes.infos()
+    for each in (name, provider):
+        nodes.node(each)
+    info, above = infos[name], infos[provider]
+    is_worker = consumer is None or consumer == info.worker
+    consumer = consumer or info.worker
+    if is_worker:
+        if info.type == "root":
+            raise CascadeError(
+                f"node {name} is the root: it gets its events from no other node",
+                hint="pgqpy node takeover makes another node the root",
+            )
+        _check_no_cycle(infos, name, provider)
+    check_provider(above)
+    changed = _move(nodes, name, consumer, provider, is_worker=is_worker, wait=wait)
+    if is_worker and changed:
+        # Until then its worker may register itself once more.
+        wait_for(lambda: nodes.node(name).info().uptodate, NOTICED)
+    for other, node in nodes.reachable():
+        if other in (name, provider):
+            continue
+        if infos[other].type != "leaf":
+            if is_worker:
+                node.call("unregister_subscriber", name, allow=(304,))
+            node.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, consumer)
+    return changed
+
+
+def _check_no_cycle(infos: dict[str, NodeInfo], name: str, provider: str) -> None:
+    path: list[str] = []
+    above: str | None = provider
+    while above is not None and above not in path:
+        path.append(above)
+        if above == name:
+            raise CascadeError(
+                f"node {name} cannot follow {provider}: that would be a cycle,"
+                f" {name} <- {' <- '.join(path)}",
+                hint=f"first have {path[-2] if len(path) > 1 else provider} follow another node",
+            )
+        above = infos[above].provider if above in infos else None
+
+
+def _move(
+    nodes: Nodes, name: str, consumer: str, provider: str, *, is_worker: bool, wait: float
+) -> bool:
+    """Register the consumer at its new provider, and have it read there, at its tick."""
+    node, above = nodes.node(name), nodes.node(provider)
+    state = node.call("get_consumer_state", consumer)
+    _wait_for_provider(above, provider, name, state["completed_tick"], wait)
+    with node.conn.transaction():
+        # The worker's batch commits before this, or after the change.
+        tick = node.value(
+            "select last_tick_id from pgq_node.local_state"
+            " where queue_name = %s and consumer_name = %s for update",
+            nodes.queue,
+            consumer,
+        )
+        _wait_for_provider(above, provider, name, tick, wait)
+        if is_worker:
+            subscribe(above, nodes.location(name), consumer, tick)
+        else:
+            above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
+        if provider != state["provider_node"]:
+            node.call("change_consumer_provider", consumer, provider)
+    return bool(provider != state["provider_node"])
+
+
+def subscribe(above: Node, location: Location, worker: str, tick: int) -> None:
+    """Register a node at its provider, at this tick."""
+    known = {each.name: each for each in above.locations()}.get(location.name)
+    if known is None or known.dsn != location.dsn:  # a root tells all nodes, if it takes events
+        above.call("register_location", location.name, location.dsn, location.dead)
+    if above.subscribers().get(location.name) == worker:
+        above.rows("select pgq.register_consumer_at(%s, %s, %s)", above.queue, worker, tick)
+        return
+    above.call("unregister_subscriber", location.name, allow=(304,))
+    above.call("register_subscriber", location.name, worker, tick)
+
+
+def wait_for_tick(node: Node, tick: int, seconds: float) -> bool:
+    """Wait until a node has a tick; return False if it does not get it in time."""
+    return wait_for(lambda: node.info().last_tick >= tick, seconds)
+
+
+def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: float) -> None:
+    if not wait_for_tick(above, tick, wait):
+        raise CascadeError(
+            f"node {provider} is older than {name}: it has tick {above.info().last_tick},"
+            f" {name} has tick {tick}",
+            hint=f"wait until {provider} has caught up; is its worker running?",
+        )
+    kept = above.value(
+        "select t.tick_id from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue"
+        " where q.queue_name = %s and t.tick_id = %s",
+        above.queue,
+        tick,
+    )
+    if kept is None:
+        raise CascadeError(
+            f"node {provider} does not have tick {tick}, at which {name} is",
+            hint="let it copy more from its provider; else drop the node and make it anew",
+        )
+
+
+def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = False) -> None:
+    """Drop a node: its queue and events, its registration at its provider, and its location.
+
+    ``dead`` drops one that cannot be reached; ``force`` also one whose queue has consumers.
+    Raises CascadeError, and nothing has changed.
+    """
+    location = nodes.location(name)
+    look = nodes.look()
+    below = {
+        each.name for each in look.values() if isinstance(each, NodeInfo) and each.provider == name
+    }
+    info = look[name]
+    if isinstance(info, NodeInfo):
+        others = look.keys() - {name}
+        if info.type == "root" and info.fenced_by is None and others:
+            raise CascadeError(
+                f"node {name} is the root of {', '.join(sorted(others))}",
+                hint="pgqpy node takeover makes another node the root; or drop the others first",
+            )
+        if info.fenced_by is None:
+            below |= nodes.node(name).subscribers().keys() & others
+    elif not dead:
+        raise CascadeError(
+            f"node {name} cannot be asked, {where(location.dsn)}: {info}",
+            hint="if it will not come back, --dead drops it",
+        )
+    if isinstance(info, NodeInfo) and info.fenced_by is not None and not force:
+        raise CascadeError(
+            f"node {name} is an old root: events that no other node has would be lost with it",
+            hint=f"save them: pgqpy node rest {nodes.queue} {name} --json; --force drops it then",
+        )
+    if below:
+        raise CascadeError(
+            f"node {name} has subscribers: {', '.join(sorted(below))}",
+            hint="first give each another provider: pgqpy node change-provider",
+        )
+    if isinstance(info, NodeInfo):
+        _check_consumers(nodes.node(name), info, force)
+        nodes.node(name).call("drop_node", name)
+        nodes.forget(name)
+    # The root last: its event tells the nodes that could not be asked.
+    rest = [each for each in look.values() if isinstance(each, NodeInfo) and each.name != name]
+    for each in sorted(rest, key=lambda info: info.type == "root" and info.fenced_by is None):
+        nodes.node(each.name).call("drop_node", name)
+    del nodes.locations[name]
+
+
+def _check_consumers(node: Node, info: NodeInfo, force: bool) -> None:
+    if info.type == "leaf" or force:
+        return
+    nodes_own = {f".{each}.watermark" for each in node.subscribers()} | {".global_watermark"}
+    nodes_own |= {info.worker, *node.subscribers().values()}
+    rows = node.rows("select consumer_name from pgq.get_consumer_info(%s)", node.queue)
+    own = sorted({each["consumer_name"] for each in rows} - nodes_own)
+    if own:
+        raise CascadeError(
+            f"the queue of node {info.name} has consumers: {', '.join(own)}",
+            hint="move them to another node; --force drops their positions with the queue",
+        )

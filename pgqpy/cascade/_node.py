@@ -1,0 +1,60 @@
+# WARNING: generated from pgqpy/cascade/_node_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""What a node's database says of the node, and of the consumers that have their state there."""
+
+from __future__ import annotations
+
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.fetch import fetch
+from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._statements import NodeState
+from pgqpy.connection import Connection
+from pgqpy.errors import ConsumerNotRegistered, PgqError
+
+
+def read_state(conn: Connection, queue: str, consumer: str | None = None) -> NodeState:
+    """Return the state of the node and of a consumer there, by default of its worker.
+
+    Raises an error if the database is no node of the queue, or the state names no provider;
+    ConsumerNotRegistered.
+    """
+    asked = consumer, consumer, queue
+    rows = fetch(conn, statements.STATE, asked, dict_row)
+    if not rows:
+        raise no_node(queue)
+    state = NodeState(**rows[0])
+    if state.completed is None:
+        raise ConsumerNotRegistered(
+            f"{state.consumer!r} has no position at node {state.node_name} of queue {queue!r}",
+            hint="Look at pgq_node.local_state.",
+        )
+    if state.provider_location is None:
+        raise PgqError(
+            f"the provider {state.provider_node!r} of queue {queue!r} has no location",
+            hint="Register it: pgq_node.register_location().",
+        )
+    return state
+
+
+def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]:
+    """Return the name and the location of a node, by default of the one that this node copies."""
+    rows = fetch(conn, statements.LOCATION, (node, queue))
+    if not rows:
+        raise no_node(queue)
+    name, location = rows[0]
+    if location is None:
+        raise PgqError(
+            f"queue {queue!r} has no node {node!r}",
+            hint="pgq_node.get_queue_locations() lists its nodes.",
+        )
+    return name, location
+
+
+def no_node(queue: str) -> PgqError:
+    """Return the error for a database that is no node of the queue."""
+    return PgqError(
+        f"this database is no node of queue {queue!r}",
+        hint="Create it: pgqpy node create, or pgq_node.create_node().",
+    )

@@ -1,0 +1,151 @@
+"""The provider of a node: the ticks that the node is to copy, and what it is told."""
+
+from __future__ import annotations
+
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._databases_async import AsyncDatabase
+from pgqpy.cascade._statements import NodeState, Tick
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import ConsumerInUse, ForeignTick, PgqError, TargetAhead
+from pgqpy.log import logger
+
+#: The most ticks of a transaction: PostgreSQL remembers 64 subtransactions of a session cheaply.
+_MOST_TICKS = 60
+
+
+class AsyncProvider:
+    """A queue in the database of a provider, for the node that copies it."""
+
+    def __init__(self, database: AsyncDatabase, queue: str) -> None:
+        self.database = database
+        self._queue = queue
+        self.checked = False
+
+    async def next(
+        self, conn: AsyncConnection, state: NodeState, position: int, most_events: int
+    ) -> list[Tick]:
+        """Return the ticks to copy now, after the one at ``position``.
+
+        Raises TickNotFound if the provider does not have what follows any more.
+        """
+        capable = await self.database.capable(conn)
+        if not capable["copies"]:
+            return await self._next_of_pgq(conn, state.consumer, position)
+        wanted = self._queue, position, _MOST_TICKS, most_events
+        rows = await async_fetch(conn, statements.NEXT_TICKS, wanted)
+        return [Tick(*row) for row in rows]
+
+    async def finish(self, conn: AsyncConnection, consumer: str, tick: Tick) -> None:
+        """Tell it that the node has everything up to the tick."""
+        if tick.batch is not None:
+            await async_fetch(conn, statements.FINISH_BATCH, (tick.batch,))
+            return
+        await self.stand(conn, consumer, tick.id)
+
+    async def stand(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
+        """Move the node's position in the provider's queue."""
+        capable = await self.database.capable(conn)
+        if not capable["copies"]:
+            await self._register(conn, consumer, tick)
+            return
+        try:
+            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
+        except ConsumerInUse:
+            # PgQ's worker left a batch open. What counts is what the node has.
+            await self._register(conn, consumer, tick)
+
+    async def report(self, conn: AsyncConnection, node: str, watermark: int) -> None:
+        """Tell it which ticks the node and those below it do not need any more."""
+        known = self._queue, watermark, self._queue, node
+        for code, note in await async_fetch(conn, statements.REPORT, known):
+            if code == 404:
+                logger.warning(
+                    "node %s is no subscriber of its provider: %s", node, note, extra=self._fields()
+                )
+
+    async def tick(self, conn: AsyncConnection, tick: int) -> tuple[object, int] | None:
+        """Return time and event sequence of a tick."""
+        rows = await async_fetch(conn, statements.TICK, (self._queue, tick))
+        return rows[0] if rows else None
+
+    async def before(self, conn: AsyncConnection, tick: int) -> int | None:
+        """Return the last tick up to this one that it has not forgotten."""
+        known = self._queue, tick
+        ((before,),) = await async_fetch(conn, statements.KNOWN_BEFORE, known)
+        return None if before is None else int(before)
+
+    async def check(
+        self, conn: AsyncConnection, state: NodeState, position: int, epoch: int | None
+    ) -> None:
+        """Raise an error unless it is a node of the same history that is not behind.
+
+        ``epoch`` is that of the newest root of which the node has heard.
+        """
+        if self.checked:
+            return
+        name = state.provider_node
+        capable = await self.database.capable(conn)
+        rows = []
+        if capable["is_node"]:
+            asked = position, self._queue
+            rows = await async_fetch(conn, statements.AT_PROVIDER, asked, dict_row)
+        if not rows or rows[0]["node_type"] == "leaf":
+            raise PgqError(
+                f"provider {name} has no copy of queue {self._queue}",
+                hint="Choose a root or a branch: pgq_node.change_consumer_provider().",
+            )
+        newest, time = rows[0]["newest"], rows[0]["time"]
+        if newest is None or newest < position:
+            raise TargetAhead(
+                f"node {state.node_name} has queue {self._queue} up to tick {position}, its"
+                f" provider {name} up to {newest}",
+                hint="It goes on when the provider has come that far, or with another provider.",
+            )
+        times = {time, state.newest_time} - {None}
+        if position == state.newest and len(times) > 1:
+            raise ForeignTick(
+                f"tick {position} of queue {self._queue} is of {state.newest_time} on node"
+                f" {state.node_name}, and of {time} on its provider {name}",
+                hint="One of them was restored, or was a root of its own: drop and create it.",
+            )
+        if epoch is not None and capable["epochs"] and rows[0]["node_type"] == "root":
+            ((known,),) = await async_fetch(conn, statements.EPOCH, (self._queue,))
+            if known < epoch:
+                raise PgqError(
+                    f"provider {name} is an old root of queue {self._queue}; another took over",
+                    hint="Choose another provider; pgq_node.fence_root() stops the old root.",
+                )
+        self.checked = True
+
+    async def _next_of_pgq(self, conn: AsyncConnection, consumer: str, position: int) -> list[Tick]:
+        """Return the tick of the next batch, by PgQ's own functions."""
+        names = self._queue, consumer
+        for _ in range(2):
+            (row,) = await async_fetch(conn, statements.NEXT_BATCH, names, dict_row)
+            if row["batch_id"] is None:
+                return []
+            if row["prev_tick_id"] == position:
+                return [
+                    Tick(
+                        row["cur_tick_id"],
+                        row["cur_tick_time"],
+                        row["cur_tick_event_seq"],
+                        early=False,
+                        sql=row["batch_sql"],
+                        batch=row["batch_id"],
+                    )
+                ]
+            if row["cur_tick_id"] == position:
+                await async_fetch(conn, statements.FINISH_BATCH, (row["batch_id"],))
+            else:
+                await self._register(conn, consumer, position)
+        return []
+
+    async def _register(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
+        await async_fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
+
+    def _fields(self) -> dict[str, object]:
+        return {"queue": self._queue}

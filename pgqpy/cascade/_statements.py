@@ -1,0 +1,274 @@
+"""The statements of cascaded queues, and the rows of COPY; nothing here talks to a server."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from psycopg import sql
+
+from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+
+#: What a copied event keeps.
+COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
+#: Its place in the copy comes first.
+COPIED = ("ev_txid", *COLUMNS)
+#: What an event keeps that is merged into another queue.
+MERGED = ("ev_time", *NEW_EVENT_COLUMNS)
+
+STATE = b"""
+select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
+       (select c.node_type from pgq_node.node_info c
+         where c.queue_name = n.combined_queue) as combined_type,
+       s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
+       s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
+       -- The first tick of a node is its own: only those after it were copied.
+       case when exists (select from pgq.tick before
+                          where before.tick_queue = q.queue_id
+                            and before.tick_id > 1
+                            and before.tick_id < t.tick_id) then t.tick_time end as newest_time
+  from pgq_node.node_info n
+  left join pgq_node.local_state s
+    on s.queue_name = n.queue_name and s.consumer_name = coalesce(%s::text, n.worker_name)
+  left join pgq_node.node_location l
+    on l.queue_name = s.queue_name and l.node_name = s.provider_node
+  left join pgq.queue q on q.queue_name = n.queue_name
+  left join lateral (
+       select tick_id, tick_time from pgq.tick
+        where tick_queue = q.queue_id order by tick_id desc limit 1) t on true
+ where n.queue_name = %s
+"""
+NODES = b"""
+select n.queue_name, n.node_type, s.provider_node, l.node_location, s.paused, s.uptodate
+  from pgq_node.node_info n
+  left join pgq_node.local_state s
+    on s.queue_name = n.queue_name and s.consumer_name = n.worker_name
+  left join pgq_node.node_location l
+    on l.queue_name = s.queue_name and l.node_name = s.provider_node
+"""
+CAPABLE = b"""
+select to_regprocedure('pgq.next_ticks(text, bigint, integer, integer)') is not null as copies,
+       to_regclass('pgq_node.root_epoch') is not null as epochs,
+       to_regclass('pgq_node.node_info') is not null as is_node
+"""
+EPOCH = b"select coalesce(epoch, 0) as epoch from pgq_node.get_epoch(%s)"
+AT_PROVIDER = b"""
+select n.node_type, newest.tick_id as newest, same.tick_time as time
+  from pgq_node.node_info n
+  join pgq.queue q on q.queue_name = n.queue_name
+  left join lateral (
+       select tick_id from pgq.tick
+        where tick_queue = q.queue_id order by tick_id desc limit 1) newest on true
+  left join pgq.tick same on same.tick_queue = q.queue_id and same.tick_id = %s
+ where n.queue_name = %s
+"""
+#: Without a name the provider of the node, or the root itself.
+LOCATION = b"""
+select l.node_name, l.node_location
+  from pgq_node.node_info n
+  join pgq_node.local_state s
+    on s.queue_name = n.queue_name and s.consumer_name = n.worker_name
+  left join pgq_node.node_location l
+    on l.queue_name = n.queue_name and l.node_name = coalesce(%s::text, s.provider_node)
+ where n.queue_name = %s
+"""
+REGISTER = b"select * from pgq_node.register_consumer(%s, %s, %s, %s)"
+UNREGISTER = b"select * from pgq_node.unregister_consumer(%s, %s)"
+CHANGE_PROVIDER = b"select * from pgq_node.change_consumer_provider(%s, %s, %s)"
+POSITION = b"select last_tick from pgq.get_consumer_info(%s, %s)"
+UPTODATE = b"select * from pgq_node.set_consumer_uptodate(%s, %s, true)"
+COMPLETED = b"select * from pgq_node.set_consumer_completed(%s, %s, %s)"
+NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"
+LOCAL_WATERMARK = b"select local_watermark from pgq_node.get_node_info(%s)"
+
+NEXT_TICKS = b"select * from pgq.next_ticks(%s, %s::bigint, %s::integer, %s::integer)"
+#: The provider forgets early ticks when its log rotates, but none that a consumer stands at.
+KNOWN_BEFORE = b"""
+select max(tick_id)
+  from pgq.tick
+  join pgq.queue on queue_id = tick_queue
+ where queue_name = %s and tick_id between queue_horizon_tick and %s
+"""
+RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
+COPY_TICKS = b"""
+select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
+"""
+ADVANCE = b"select pgq.advance_consumer(%s, %s, %s::bigint)"
+REGISTER_AT = b"select pgq.register_consumer_at(%s, %s, %s::bigint)"
+#: A batch of PgQ itself.
+NEXT_BATCH = b"""
+select batch_id, prev_tick_id, cur_tick_id, cur_tick_time, cur_tick_event_seq,
+       case when batch_id > 0 then pgq.batch_event_sql(batch_id) end as batch_sql
+  from pgq.next_batch_info(%s, %s)
+"""
+FINISH_BATCH = b"select pgq.finish_batch(%s::bigint)"
+TICK = b"""
+select tick_time, tick_event_seq
+  from pgq.tick
+  join pgq.queue on queue_id = tick_queue
+ where queue_name = %s and tick_id = %s
+"""
+#: Into the queue that a leaf merges its queue into.
+MERGED_INTO = b"select pgq.current_event_table(%s)"
+MERGED_UP_TO = b"""
+select pgq.insert_event(%s, 'pgq.tick-id', %s::bigint::text, %s, null, null, null)
+"""
+TICKER = b"select pgq.ticker(%s, %s::bigint, %s, %s::bigint)"
+#: Both databases have forgotten some early ticks.
+REPORT = b"""
+select f.ret_code, f.ret_note
+  from (select tick_id
+          from pgq.tick
+          join pgq.queue on queue_id = tick_queue
+         where queue_name = %s and tick_id <= %s
+         order by tick_id desc limit 1) known,
+       pgq_node.set_subscriber_watermark(%s, %s, known.tick_id) f
+"""
+#: Publishing is an event, too: an idle queue has no other.
+UNPUBLISHED = b"""
+select l.tick_event_seq > g.tick_event_seq + 1 is not false as fresh
+  from pgq_node.get_node_info(%s) n
+  join pgq.queue q on q.queue_name = %s
+  left join pgq.tick l on l.tick_queue = q.queue_id and l.tick_id = n.local_watermark
+  left join pgq.tick g on g.tick_queue = q.queue_id and g.tick_id = n.global_watermark
+"""
+PUBLISH = b"select * from pgq_node.set_global_watermark(%s, null)"
+
+_APPLY = {
+    "pgq.location-info": b"select * from pgq_node.register_location(%s, %s, %s, %s::boolean)",
+    "pgq.unregister-location": b"select * from pgq_node.unregister_location(%s, %s)",
+    "pgq.global-watermark": b"select * from pgq_node.set_global_watermark(%s, %s::bigint)",
+    "pgq.tick-id": b"select * from pgq_node.set_partition_watermark(%s, %s, %s::bigint)",
+}
+_LEARN = b"select * from pgq_node.learn_epoch(%s, %s::bigint)"
+
+#: Ends the query of a tick's events. Readers of a copy sort it again.
+_ORDER = " order by 1"
+#: Begins the type of an event that controls the nodes. It may also be anywhere in a payload.
+CONTROL = b"pgq."
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A tick to copy, and the query of its events."""
+
+    id: int
+    time: datetime
+    event_seq: int
+    early: bool
+    sql: str
+    #: The batch of PgQ that ends with it.
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node's database says of the node and its worker, or of another consumer there."""
+
+    node_type: str
+    node_name: str
+    consumer: str
+    combined_queue: str | None
+    combined_type: str | None
+    completed: int | None
+    provider_node: str | None
+    provider_location: str | None
+    paused: bool | None
+    uptodate: bool | None
+    cur_error: str | None
+    newest: int | None
+    newest_time: datetime | None
+
+
+def without(tick: Tick, events: Sequence[int]) -> Tick:
+    """Return the tick without some of its events."""
+    query = sql.SQL("select * from ({}) tick where ev_id <> all ({}::bigint[])").format(
+        sql.SQL(tick.sql), sql.Literal(list(events))
+    )
+    return replace(tick, sql=query.as_string(None))
+
+
+def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
+    """Return the COPY of the events of ticks, with the transaction ids that they get."""
+    columns = _names(COLUMNS)
+    parts = [
+        sql.SQL("(select {}::bigint, {} from ({}) tick)").format(
+            sql.Literal(txid), columns, sql.SQL(tick.sql.removesuffix(_ORDER))
+        )
+        for tick, txid in zip(ticks, txids, strict=True)
+    ]
+    return _copy(sql.SQL(" union all ").join(parts))
+
+
+def copy_merged_out(ticks: Sequence[Tick]) -> bytes:
+    """Return the COPY of the events of ticks, in order, without those that control the nodes."""
+    parts = [
+        sql.SQL("select {} as tick, * from ({}) tick where ev_type not like 'pgq.%'").format(
+            sql.Literal(number), sql.SQL(tick.sql)
+        )
+        for number, tick in enumerate(ticks)
+    ]
+    merged = sql.SQL(" union all ").join(parts)
+    return _copy(
+        sql.SQL("select {} from ({}) merged order by tick, ev_id").format(_names(MERGED), merged)
+    )
+
+
+def copy_control_out(ticks: Sequence[Tick]) -> bytes:
+    """Return the COPY of the events of ticks that control the nodes."""
+    columns = _names(COPIED)
+    parts = [
+        sql.SQL("(select {} from ({}) tick where ev_type like 'pgq.%')").format(
+            columns, sql.SQL(tick.sql)
+        )
+        for tick in ticks
+    ]
+    return _copy(sql.SQL(" union all ").join(parts))
+
+
+def controls(
+    rows: Sequence[bytes], queue: str, *, epochs: bool
+) -> Iterator[tuple[bytes, list[Any]]]:
+    """Yield what a node does for the events in rows of a COPY of `COPIED` that are for it.
+
+    With ``epochs`` it learns of new roots: PgQ's nodes do not.
+    """
+    for row in rows:
+        if CONTROL not in row or row == TRAILER:
+            continue
+        kind, data, extra1, extra2, extra3, extra4 = _texts(row.removeprefix(HEADER))[4:]
+        if kind == "pgq.tick-id":
+            yield _APPLY[kind], [queue, extra1, data]
+        elif kind in _APPLY and extra1 == queue:
+            more = [extra2, extra3] if kind == "pgq.location-info" else []
+            yield _APPLY[kind], [queue, data, *more]
+            if more and extra4 is not None and epochs:
+                yield _LEARN, [queue, extra4]
+
+
+def _copy(query: sql.Composable) -> bytes:
+    return sql.SQL("copy ({}) to stdout (format binary)").format(query).as_bytes(None)
+
+
+def _names(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
+_length = struct.Struct(">i")
+
+
+def _texts(row: bytes) -> list[str | None]:
+    """Return the fields of a row as texts; numbers are of no use."""
+    fields: list[str | None] = []
+    position = 2
+    while position < len(row):
+        (size,) = _length.unpack_from(row, position)
+        position += _length.size
+        fields.append(
+            None if size < 0 else row[position : position + size].decode("utf-8", "replace")
+        )
+        position += max(size, 0)
+    return fields

@@ -1,0 +1,310 @@
+"""Another node becomes the root: planned, or because the root is dead.
+
+Every step may be the last one: run again, the takeover goes on where the nodes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
+
+from pgqpy._runtime.words import duration
+from pgqpy.cascade._manage import NOTICED, change_provider, subscribe, wait_for, wait_for_tick
+from pgqpy.cascade._nodes import NodeInfo, Nodes
+from pgqpy.cascade._status import fence_old_roots, newest_root
+from pgqpy.errors import CascadeError
+
+#: The seconds within which a node must catch up, to be near enough to the root.
+_NEAR = 1.0
+
+#: Transactions that may still bring events, although the queue refuses inserts: each has a
+#: snapshot, or runs a statement, from before that, or has inserted. The others of those that were
+#: open see that it refuses. Without the right to see the state of a session, it counts as running.
+_WRITERS = """
+    select a.pid, a.usename, pg_catalog.clock_timestamp() - a.xact_start as age
+      from pg_catalog.pg_stat_activity a
+     cross join (select pg_catalog.age(%s::pg_catalog.xid) as age) fence
+      join pgq.queue q on q.queue_name = %s
+     where a.datname = pg_catalog.current_database()
+       and a.pid <> pg_catalog.pg_backend_pid()
+       and a.backend_type not in ('autovacuum worker', 'walsender')
+       and (pg_catalog.age(a.backend_xmin) > fence.age
+            or pg_catalog.age(a.backend_xid) > fence.age
+               and (a.state is distinct from 'idle in transaction'
+                    or exists (
+                       select from pg_catalog.pg_locks l
+                         join pg_catalog.generate_series(0, q.queue_ntables - 1) n
+                           on l.relation = pg_catalog.to_regclass(q.queue_data_pfx || '_' || n)
+                        where l.pid = a.pid
+                          and l.mode = 'RowExclusiveLock')))
+    union all
+    select null, p.owner, pg_catalog.clock_timestamp() - p.prepared
+      from pg_catalog.pg_prepared_xacts p
+     where p.database = pg_catalog.current_database()
+       and pg_catalog.age(p.transaction) > pg_catalog.age(%s::pg_catalog.xid)
+"""
+_FENCE = "select pg_catalog.pg_current_xact_id()::pg_catalog.xid::pg_catalog.text"
+
+#: The answer of demote_root if an event came after the last tick.
+_REST_CAME = 409
+
+_REST = "select count(*) from pgq_node.get_rest_events(%s, %s)"
+
+_TAKE_EVENTS = """
+    update pgq.queue
+       set queue_disable_insert = false,
+           queue_external_ticker = false
+     where queue_name = %s
+    returning queue_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a takeover has done."""
+
+    new_root: str
+    old_root: str | None
+    last_tick: int
+    """The last tick that the new root has of the old one,"""
+    last_tick_time: datetime | None
+    """and when that was. Of a dead root, later events are lost until it is back."""
+    paused: timedelta | None
+    """For how long no node took events; None of a dead root, or if this was not the first run."""
+    ahead: dict[str, int]
+    """Leaves that have processed more ticks of a dead root, and their last ones."""
+    left: tuple[str, ...]
+    """Nodes that could not be asked, and follow whom they followed."""
+
+
+Progress = Callable[[str], None]
+
+
+def takeover(
+    nodes: Nodes,
+    new_root: str,
+    *,
+    timeout: float = 60,
+    max_pause: float = 10,
+    progress: Progress = lambda step: None,
+) -> Takeover:
+    """Make a branch the root; the old root becomes a branch below it.
+
+    No event is lost or doubled. Inserts are refused while the last events are copied: if that takes
+    ``max_pause`` seconds, the old root takes events again, and this raises CascadeError, as it does
+    if the branch cannot catch up within ``timeout`` seconds.
+    """
+    nodes.node(new_root)
+    look = nodes.look()
+    fence_old_roots(nodes, look)
+    infos = nodes.infos()
+    new = promotable(infos, new_root)
+    root = newest_root(infos)
+    if root is None:
+        old = _interrupted(infos, new)
+    else:
+        roots = [name for name, each in infos.items() if each.type == "root" and not each.fenced_by]
+        if len(roots) > 1:
+            raise CascadeError(
+                f"queue '{nodes.queue}' has two roots: {' and '.join(sorted(roots))}",
+                hint="drop the one that is wrong: pgqpy node drop",
+            )
+        old = root.name
+    run = _Planned(nodes, old, new_root, timeout, max_pause, progress)
+    if new.type == "root":
+        run.take_events_again(new)
+    else:
+        run.take_over(demoted=root is None)
+    return Takeover(
+        new_root,
+        None if old == new_root else old,
+        run.last_tick,
+        tick_time(nodes, new_root, run.last_tick),
+        run.paused,
+        {},
+        tuple(sorted(nodes.locations.keys() - infos.keys())),
+    )
+
+
+def promotable(infos: dict[str, NodeInfo], name: str) -> NodeInfo:
+    info = infos[name]
+    if info.type == "leaf":
+        raise CascadeError(
+            f"node {name} is a leaf: it has no copy of the queue, and cannot be the root",
+            hint="choose a branch",
+        )
+    if info.fenced_by is not None:
+        raise CascadeError(
+            f"node {name} is an old root, fenced by {info.fenced_by}",
+            hint="save its rest (pgqpy node rest), drop it, and make it anew as a branch",
+        )
+    return info
+
+
+def _interrupted(infos: dict[str, NodeInfo], new: NodeInfo) -> str:
+    """Return the old root of a takeover that was killed between demotion and promotion."""
+    path, above = [new.name], new.provider
+    while above in infos and above not in path:
+        path.append(above)
+        above = infos[above].provider
+    if above != new.name:
+        raise CascadeError(
+            f"the root above {new.name} cannot be asked"
+            if above not in infos
+            else f"node {new.name} has no root above it",
+            hint="if the root is dead: --dead"
+            if above not in infos
+            else f"a takeover of {above} was killed: run it again",
+        )
+    return path[-1]
+
+
+class _Planned:
+    """A takeover of a root that works."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        old: str,
+        new: str,
+        timeout: float,
+        max_pause: float,
+        progress: Progress,
+    ) -> None:
+        self.nodes = nodes
+        self.old = old
+        self.new = new
+        self.timeout = timeout
+        self.max_pause = max_pause
+        self.progress = progress
+        self.last_tick = 0
+        self.paused: timedelta | None = None
+
+    def take_over(self, *, demoted: bool) -> None:
+        nodes, old, new = self.nodes, self.nodes.node(self.old), self.nodes.node(self.new)
+        if demoted:
+            self.last_tick = new.info().last_tick
+        else:
+            resumed = old.info().refuses_events
+            self.catch_up()
+            if not resumed:
+                self.wait_for_writers(self.timeout)
+            self.gather()
+            began = monotonic()
+            self.pause_and_copy()
+            self.progress("subscribe")
+            subscribe(new, nodes.location(self.old), old.info().worker, self.last_tick)
+            self.progress("demote")
+            while old.call("demote_root", 3, self.new, allow=(301, 409))["ret_code"] == _REST_CAME:
+                self.pause_and_copy()
+            if (provider := old.info().provider) != self.new:
+                raise CascadeError(f"another takeover was faster: {self.old} follows {provider}")
+        self.progress("promote")
+        new.call("promote_branch", allow=(301,))
+        if not demoted and not resumed:
+            self.paused = timedelta(seconds=monotonic() - began)
+        complete(nodes, self.new, self.progress)
+
+    def catch_up(self) -> None:
+        """Wait until the new root is so near that what is left takes little time."""
+        self.progress("catch up")
+        nodes = self.nodes
+        old, new = nodes.node(self.old), nodes.node(self.new)
+        change_provider(nodes, self.new, self.old, wait=self.timeout)
+        if new.info().paused:
+            raise CascadeError(
+                f"node {self.new} is paused", hint="first resume it: pgqpy node resume"
+            )
+        deadline = monotonic() + self.timeout
+        while not wait_for_tick(new, old.info().last_tick, _NEAR):
+            if monotonic() > deadline:
+                raise CascadeError(
+                    f"node {self.new} is behind: it has tick {new.info().last_tick},"
+                    f" {self.old} has tick {old.info().last_tick}",
+                    hint="is its worker running? pgqpy node status shows what it failed at",
+                )
+
+    def wait_for_writers(self, seconds: float) -> None:
+        """Wait for the transactions that are open now and may insert without a check."""
+        self.progress("writers")
+        old = self.nodes.node(self.old)
+        fence = old.value(_FENCE)
+
+        def writers() -> list[str]:
+            rows = old.rows(_WRITERS, fence, self.nodes.queue, fence)
+            return [
+                (f"pid {each['pid']}" if each["pid"] else "a prepared transaction")
+                + f" of {each['usename']}, {duration(each['age'])}"
+                for each in rows
+            ]
+
+        if not wait_for(lambda: not writers(), seconds):
+            raise CascadeError(
+                f"transactions at {self.old} have been open for too long: {', '.join(writers())}",
+                hint="wait until they end, or end them; nothing has changed",
+            )
+
+    def gather(self) -> None:
+        """Have the other nodes below the old root follow the new one."""
+        for name, info in self.nodes.infos().items():
+            if info.provider == self.old and name != self.new:
+                self.progress("gather")
+                change_provider(self.nodes, name, self.new, wait=self.timeout)
+
+    def pause_and_copy(self) -> None:
+        """Have the old root refuse events, and wait until the new one has all of them."""
+        old, new = self.nodes.node(self.old), self.nodes.node(self.new)
+        try:
+            self.progress("pause")
+            old.call("demote_root", 1, self.new)
+            self.wait_for_writers(self.max_pause)
+            rest = True
+            while rest:
+                self.progress("last tick")
+                self.last_tick = tick = old.call("demote_root", 2, self.new)["last_tick"]
+                self.progress("copy")
+                if not wait_for_tick(new, tick, self.max_pause):
+                    raise CascadeError(
+                        f"node {self.new} did not get the last events within {self.max_pause} s",
+                        hint=f"is its worker running? {self.old} is the root as before",
+                    )
+                rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
+        except (Exception, KeyboardInterrupt):
+            old.rows(_TAKE_EVENTS, self.nodes.queue)
+            raise
+
+    def take_events_again(self, root: NodeInfo) -> None:
+        """Complete the takeover of a node that is the root already, or give up another's."""
+        self.last_tick = root.last_tick
+        if root.refuses_events:
+            self.nodes.node(root.name).rows(_TAKE_EVENTS, self.nodes.queue)
+        complete(self.nodes, root.name, self.progress)
+
+
+def complete(nodes: Nodes, root: str, progress: Progress) -> None:
+    """Tell all nodes of the new root; none of them keeps events for it any more."""
+    progress("tell")
+    node, infos = nodes.node(root), nodes.infos()
+    for name in infos:
+        if nodes.node(name).is_ours:
+            nodes.node(name).call("learn_epoch", infos[root].epoch)
+    progress("leave")
+    # Until then its worker may register itself once more.
+    wait_for(lambda: node.info().uptodate, NOTICED)
+    for name, info in infos.items():
+        if name != root and info.type != "leaf":
+            other = nodes.node(name)
+            other.call("unregister_subscriber", root, allow=(304,))
+            other.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, infos[root].worker)
+
+
+def tick_time(nodes: Nodes, name: str, tick: int) -> datetime | None:
+    time: datetime | None = nodes.node(name).value(
+        "select t.tick_time from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue"
+        " where q.queue_name = %s and t.tick_id = %s",
+        nodes.queue,
+        tick,
+    )
+    return time

@@ -1,0 +1,188 @@
+# WARNING: generated from pgqpy/cascade/consumer_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Consumers of cascaded queues, which can change the node that they read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Unpack
+
+import psycopg
+
+from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.failure import storable
+from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.listener import Subscription
+from pgqpy._runtime.session import Session
+from pgqpy.admin import Admin
+from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._node import find_node, read_state
+from pgqpy.connection import Connection, connect
+from pgqpy.consumer._loop import Batches
+from pgqpy.consumer.base import ConsumerOptions
+from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
+from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.retry import in_short
+
+_MOST_OF_AN_ERROR = 1_000
+
+
+class CascadedConsumer(SerialConsumer):
+    """Applies a cascaded queue's batches in the database of a node, each exactly once, and can
+    change the node that it reads.
+
+    Subclass it like an RemoteConsumer, and write on ``target``, the database of ``dsn``. Its
+    state is there, too, in ``pgq_node.local_state``: the provider, the last tick, pauses and
+    errors. All nodes have the same ticks, so with another provider it goes on at the same tick.
+    The order of events is kept: an event that fails, fails the batch.
+    """
+
+    provider: str | None = None
+    """The node to read first; later ``local_state`` says it. None: the one that this node copies;
+    at the root, itself."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        provider: str | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """``dsn`` is the database of the node with the effects; for the rest see Consumer."""
+        super().__init__(dsn, target_dsn=dsn or "", **options)
+        self.provider = provider or self.provider
+
+    def register(self, *, at_tick: int | None = None) -> bool:
+        """Register at the provider and at the node, to get all events from ``start`` on, or after
+        ``at_tick``. False if it was registered already.
+
+        Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
+        """
+        with connect(self.target_dsn, autocommit=True) as node:
+            with suppress(ConsumerNotRegistered):
+                read_state(node, self.queue, self.consumer)
+                if at_tick is None:
+                    return False
+            name, location = find_node(node, self.queue, self.provider)
+            with connect(location, autocommit=True) as source:
+                admin = Admin(source)
+                if at_tick is None:
+                    admin.register_consumer(self.queue, self.consumer, self.start)
+                else:
+                    admin.register_consumer_at(self.queue, self.consumer, at_tick)
+                names = self.queue, self.consumer
+                ((tick,),) = fetch(source, statements.POSITION, names)
+            registered = self.queue, self.consumer, name, tick
+            ((code, note),) = fetch(node, statements.REGISTER, registered)
+        if code >= 300:
+            raise PgqError(note)
+        return bool(code == 200)
+
+    def unregister(self) -> bool:
+        """Delete the position at the provider and the state at the node; False without one."""
+        with connect(self.target_dsn, autocommit=True) as node:
+            try:
+                state = read_state(node, self.queue, self.consumer)
+            except ConsumerNotRegistered:
+                return False
+            self._leave(state.provider_location)
+            fetch(node, statements.UNREGISTER, (self.queue, self.consumer))
+        return True
+
+    def move(self, provider: str) -> None:
+        """Read another node from the next batch on, wherever the consumer runs.
+
+        Raises TickNotFound if that node does not have the consumer's tick, or not yet.
+        """
+        names = self.queue, self.consumer
+        with connect(self.target_dsn, autocommit=True) as node:
+            state = read_state(node, *names)
+            _, location = find_node(node, self.queue, provider)
+            if location == state.provider_location:
+                return
+            with connect(location, autocommit=True) as source:
+                Admin(source).register_consumer_at(*names, state.completed or 0)
+            ((code, note),) = fetch(node, statements.CHANGE_PROVIDER, (*names, provider))
+            if code >= 300:
+                raise PgqError(note)
+        with suppress(PgqError):
+            self._leave(state.provider_location)
+
+    # --- helpers
+
+    def _leave(self, location: str | None) -> None:
+        """Delete the position at a provider, so that it need not keep events."""
+        with connect(location, autocommit=True) as source:
+            Admin(source).unregister_consumer(self.queue, self.consumer)
+
+    def _batches(self) -> Batches:
+        self._target = CascadedBatches(self)
+        return self._target
+
+    def _begin(self, target: Connection, batch: Batch) -> bool:
+        state = read_state(target, self.queue, self.consumer)
+        if state.completed != batch.prev_tick:
+            raise PgqError(
+                f"node {state.node_name} has applied queue {self.queue} up to tick"
+                f" {state.completed}, the batch begins after {batch.prev_tick}",
+                hint="It is opened again at that tick.",
+            )
+        return False
+
+    def _end(self, target: Connection, batch: Batch) -> None:
+        self._check_order(batch)
+        completed = self.queue, self.consumer, batch.tick
+        fetch(target, statements.COMPLETED, completed)
+
+
+class CascadedBatches(RemoteBatches):
+    """Batches of the node that the consumer's state names."""
+
+    _consumer: CascadedConsumer
+
+    def join(self, conn: Connection) -> bool:
+        return self._consumer.register()
+
+    def open(self, session: Session, *, strict: bool) -> Batch | None:
+        """Open the next batch of the provider, unless the consumer is paused."""
+        mine = self._consumer
+        target = self.connection()
+        state = read_state(target, *self._names)
+        if not state.uptodate:
+            fetch(target, statements.UPTODATE, self._names)
+        if state.paused:
+            return None
+        location = str(state.provider_location)
+        if session.dsn != location:
+            listens = Subscription(location, mine.queue) if mine.listen else None
+            session.move(location, listens)
+            self._started = False
+        try:
+            return super().open(session, strict=strict)
+        except ConsumerNotRegistered:
+            # It was moved just now.
+            self._started = False
+            return None
+
+    def wait(self, session: Session, waker: Waker) -> None:
+        # Nothing notifies of a new provider.
+        session.wait(waker, self._consumer.poll_interval, for_tick=False)
+
+    def failed(self, batch: Batch, error: Exception) -> None:
+        super().failed(batch, error)
+        with suppress(psycopg.Error, PgqError):
+            target = self.connection()
+            encoding = target.info.parameter_status("server_encoding") or ""
+            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+            fetch(target, statements.NOTE_ERROR, (*self._names, reason))
+
+    def _start(self, conn: Connection) -> None:
+        """Stand at the tick that the node has applied."""
+        state = read_state(self.connection(), *self._names)
+        position = fetch(conn, statements.POSITION, self._names)
+        if position != [(state.completed,)]:
+            at = *self._names, state.completed
+            fetch(conn, statements.REGISTER_AT, at)
+        self._started = True

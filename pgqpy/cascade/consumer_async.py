@@ -1,0 +1,187 @@
+"""Consumers of cascaded queues, which can change the node that they read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Unpack
+
+import psycopg
+
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.failure import storable
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.listener_async import AsyncSubscription
+from pgqpy._runtime.session_async import AsyncSession
+from pgqpy.admin_async import AsyncAdmin
+from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._node_async import async_find_node, async_read_state
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer.base_async import ConsumerOptions
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
+from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.retry import in_short
+
+_MOST_OF_AN_ERROR = 1_000
+
+
+class AsyncCascadedConsumer(AsyncSerialConsumer):
+    """Applies a cascaded queue's batches in the database of a node, each exactly once, and can
+    change the node that it reads.
+
+    Subclass it like an AsyncRemoteConsumer, and write on ``target``, the database of ``dsn``. Its
+    state is there, too, in ``pgq_node.local_state``: the provider, the last tick, pauses and
+    errors. All nodes have the same ticks, so with another provider it goes on at the same tick.
+    The order of events is kept: an event that fails, fails the batch.
+    """
+
+    provider: str | None = None
+    """The node to read first; later ``local_state`` says it. None: the one that this node copies;
+    at the root, itself."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        provider: str | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """``dsn`` is the database of the node with the effects; for the rest see AsyncConsumer."""
+        super().__init__(dsn, target_dsn=dsn or "", **options)
+        self.provider = provider or self.provider
+
+    async def register(self, *, at_tick: int | None = None) -> bool:
+        """Register at the provider and at the node, to get all events from ``start`` on, or after
+        ``at_tick``. False if it was registered already.
+
+        Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
+        """
+        async with await async_connect(self.target_dsn, autocommit=True) as node:
+            with suppress(ConsumerNotRegistered):
+                await async_read_state(node, self.queue, self.consumer)
+                if at_tick is None:
+                    return False
+            name, location = await async_find_node(node, self.queue, self.provider)
+            async with await async_connect(location, autocommit=True) as source:
+                admin = AsyncAdmin(source)
+                if at_tick is None:
+                    await admin.register_consumer(self.queue, self.consumer, self.start)
+                else:
+                    await admin.register_consumer_at(self.queue, self.consumer, at_tick)
+                names = self.queue, self.consumer
+                ((tick,),) = await async_fetch(source, statements.POSITION, names)
+            registered = self.queue, self.consumer, name, tick
+            ((code, note),) = await async_fetch(node, statements.REGISTER, registered)
+        if code >= 300:
+            raise PgqError(note)
+        return bool(code == 200)
+
+    async def unregister(self) -> bool:
+        """Delete the position at the provider and the state at the node; False without one."""
+        async with await async_connect(self.target_dsn, autocommit=True) as node:
+            try:
+                state = await async_read_state(node, self.queue, self.consumer)
+            except ConsumerNotRegistered:
+                return False
+            await self._leave(state.provider_location)
+            await async_fetch(node, statements.UNREGISTER, (self.queue, self.consumer))
+        return True
+
+    async def move(self, provider: str) -> None:
+        """Read another node from the next batch on, wherever the consumer runs.
+
+        Raises TickNotFound if that node does not have the consumer's tick, or not yet.
+        """
+        names = self.queue, self.consumer
+        async with await async_connect(self.target_dsn, autocommit=True) as node:
+            state = await async_read_state(node, *names)
+            _, location = await async_find_node(node, self.queue, provider)
+            if location == state.provider_location:
+                return
+            async with await async_connect(location, autocommit=True) as source:
+                await AsyncAdmin(source).register_consumer_at(*names, state.completed or 0)
+            ((code, note),) = await async_fetch(
+                node, statements.CHANGE_PROVIDER, (*names, provider)
+            )
+            if code >= 300:
+                raise PgqError(note)
+        with suppress(PgqError):
+            await self._leave(state.provider_location)
+
+    # --- helpers
+
+    async def _leave(self, location: str | None) -> None:
+        """Delete the position at a provider, so that it need not keep events."""
+        async with await async_connect(location, autocommit=True) as source:
+            await AsyncAdmin(source).unregister_consumer(self.queue, self.consumer)
+
+    def _batches(self) -> AsyncBatches:
+        self._target = AsyncCascadedBatches(self)
+        return self._target
+
+    async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
+        state = await async_read_state(target, self.queue, self.consumer)
+        if state.completed != batch.prev_tick:
+            raise PgqError(
+                f"node {state.node_name} has applied queue {self.queue} up to tick"
+                f" {state.completed}, the batch begins after {batch.prev_tick}",
+                hint="It is opened again at that tick.",
+            )
+        return False
+
+    async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
+        self._check_order(batch)
+        completed = self.queue, self.consumer, batch.tick
+        await async_fetch(target, statements.COMPLETED, completed)
+
+
+class AsyncCascadedBatches(AsyncRemoteBatches):
+    """Batches of the node that the consumer's state names."""
+
+    _consumer: AsyncCascadedConsumer
+
+    async def join(self, conn: AsyncConnection) -> bool:
+        return await self._consumer.register()
+
+    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+        """Open the next batch of the provider, unless the consumer is paused."""
+        mine = self._consumer
+        target = await self.connection()
+        state = await async_read_state(target, *self._names)
+        if not state.uptodate:
+            await async_fetch(target, statements.UPTODATE, self._names)
+        if state.paused:
+            return None
+        location = str(state.provider_location)
+        if session.dsn != location:
+            listens = AsyncSubscription(location, mine.queue) if mine.listen else None
+            await session.move(location, listens)
+            self._started = False
+        try:
+            return await super().open(session, strict=strict)
+        except ConsumerNotRegistered:
+            # It was moved just now.
+            self._started = False
+            return None
+
+    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
+        # Nothing notifies of a new provider.
+        await session.wait(waker, self._consumer.poll_interval, for_tick=False)
+
+    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
+        await super().failed(batch, error)
+        with suppress(psycopg.Error, PgqError):
+            target = await self.connection()
+            encoding = target.info.parameter_status("server_encoding") or ""
+            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+            await async_fetch(target, statements.NOTE_ERROR, (*self._names, reason))
+
+    async def _start(self, conn: AsyncConnection) -> None:
+        """Stand at the tick that the node has applied."""
+        state = await async_read_state(await self.connection(), *self._names)
+        position = await async_fetch(conn, statements.POSITION, self._names)
+        if position != [(state.completed,)]:
+            at = *self._names, state.completed
+            await async_fetch(conn, statements.REGISTER_AT, at)
+        self._started = True

@@ -1,0 +1,438 @@
+"""Workers of cascaded queues: each keeps one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.checks import COUNT, SECONDS, check_settings
+from pgqpy._runtime.failure import soon, storable
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.listener_async import AsyncSubscription
+from pgqpy._runtime.stoppable_async import AsyncStoppable
+from pgqpy._wire.statements import copy_in
+from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._node_async import async_read_state
+from pgqpy.cascade._provider_async import AsyncProvider
+from pgqpy.cascade._statements import NodeState, Tick
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer.batch_async import AsyncCopyReader
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
+from pgqpy.log import logger
+from pgqpy.retry import in_short
+
+_MOST_OF_AN_ERROR = 1_000
+
+
+# Long: a setting each.
+class AsyncCascadedWorker(AsyncStoppable):
+    """Keeps a node of a cascaded queue: copies the queue from the node's provider.
+
+    ``dsn`` is the database of the node; all else is in its schema ``pgq_node``. Copies are exact:
+    ticks and events keep their ids, times and order. Events, their ticks and the node's position
+    are one transaction of the node; then the provider learns of it. So whatever is killed, nothing
+    is missing or comes twice. On a root it only publishes the watermark; on a leaf it copies
+    nothing, and follows the events that control the nodes.
+
+    Before each transaction it reads the node's state: it waits while it is paused, and goes on at
+    another provider at the same tick.
+    """
+
+    queue: str = ""
+    """The queue to copy."""
+    batch_size: int = 50_000
+    """The approximate maximum of events in a transaction, when the node is behind."""
+    poll_interval: float = 1.0
+    """Seconds between looks at the node's state; new ticks are notified by LISTEN."""
+    watermark_interval: float = 60.0
+    """Seconds between reports of which ticks are not needed any more, so that rotation can remove
+    their events on all nodes."""
+    backoff_first: float = 0.5
+    """Seconds before the first retry after an error."""
+    backoff_cap: float = 60.0
+    """The maximum seconds before a retry after an error."""
+    reconnect_cap: float = 5.0
+    """The maximum seconds between attempts to reconnect."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        queue: str | None = None,
+        databases: AsyncDatabases | None = None,
+    ) -> None:
+        """``dsn`` is read by `pgqpy.dsn.resolve`; workers that are given the same ``databases``
+        share connections."""
+        self.dsn = dsns.resolve(dsn)
+        self.queue = queue or self.queue
+        if not self.queue:
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue")
+        self._databases = databases or AsyncDatabases()
+        self._shares = databases is not None
+        self._provider: AsyncProvider | None = None
+        self._subscription: AsyncSubscription | None = None
+        #: The worker's name, once it is known.
+        self._consumer = ""
+        self._report_at = 0.0
+        self._failures = Backoff(self.backoff_first, self.backoff_cap)
+        self._losses = Backoff(0.1, self.reconnect_cap)
+
+    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Copy until `stop`, or with ``until_empty`` until there is nothing left to copy.
+
+        Survives all errors, and notes them in the node's ``local_state.cur_error``; with
+        ``until_empty`` it raises them. In the main thread SIGTERM and SIGINT stop it after the
+        transaction, unless ``handle_signals`` is false.
+        """
+        check_settings(self, _SETTINGS)
+        async with self._running(handle_signals=handle_signals) as waker:
+            logger.info("worker of queue %s started", self.queue, extra=self.log_fields())
+            try:
+                while not self.stopping:
+                    try:
+                        more = await self._once()
+                    except Exception as error:
+                        if until_empty:
+                            raise
+                        await self._failed(error, waker)
+                        continue
+                    if not more:
+                        if until_empty:
+                            break
+                        await self._wait(waker)
+            finally:
+                await self._close()
+            logger.info("worker of queue %s stopped", self.queue, extra=self.log_fields())
+
+    async def run_once(self) -> bool:
+        """Copy what there is now, at most about ``batch_size`` events, in one transaction.
+
+        False if there was nothing to copy. Raises any error.
+        """
+        try:
+            return await self._once()
+        finally:
+            await self._close()
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return the fields of every log line."""
+        return {"queue": self.queue}
+
+    # --- for those that run many workers
+
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
+        """Return a block around each transaction."""
+        return nullcontext()
+
+    def _patience(self, *, woken: bool) -> float:
+        """Return the seconds to wait; ``woken`` if notifications of ticks are known to arrive, or
+        the node has no provider."""
+        return self.poll_interval
+
+    # --- a transaction
+
+    async def _once(self) -> bool:
+        try:
+            async with self._turn():
+                copied = await self._step()
+        except Exception as error:
+            await self._note(error)
+            if self._provider is not None:
+                self._provider.checked = False
+            raise
+        self._failures.reset()
+        self._losses.reset()
+        return copied
+
+    async def _step(self) -> bool:
+        async with self._databases.at(self.dsn).connection() as node:
+            state = await async_read_state(node, self.queue)
+            self._consumer = state.consumer
+            if not state.uptodate:
+                await self._tell(node, statements.UPTODATE)
+            copied = False
+            if state.node_type == "root":
+                await self._leave_provider()
+            if not state.paused and state.node_type == "root":
+                await self._publish(node)
+            elif not state.paused:
+                provider = await self._go_to_provider(state)
+                async with provider.database.connection() as source:
+                    copied = await self._follow(node, provider, source, state)
+            if state.cur_error is not None and not copied:
+                await self._tell(node, statements.NOTE_ERROR, None)
+            return copied
+
+    async def _follow(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+    ) -> bool:
+        """Copy what the provider has."""
+        assert state.completed is not None
+        copies = state.node_type == "branch"
+        position = state.completed
+        if copies and state.newest is not None:
+            if state.newest < position:
+                await self._mend(node, provider, source, state)
+            position = max(position, state.newest)
+        capable = await self._databases.at(self.dsn).capable(node)
+        if not provider.checked:
+            epoch = None
+            if capable["epochs"]:
+                ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
+            await provider.check(source, state, position, epoch)
+        merged = state.combined_queue if state.combined_type == "root" else None
+        if state.combined_type == "branch":
+            # The worker of the merged queue moves the position, as its root's part was merged.
+            await provider.stand(source, state.consumer, position)
+            await self._report(node, provider, source, state)
+            return False
+        if self._subscription is not None:
+            self._subscription.ask()
+        try:
+            ticks = await provider.next(source, state, position, self.batch_size)
+        except TickNotFound as error:
+            ticks = await self._go_around(node, provider, source, state, position)
+            if not ticks:
+                raise error
+        if not ticks:
+            await self._report(node, provider, source, state)
+            return False
+        read = partial(self._copy, node) if copies else self._read_controls
+        with translate_errors():
+            async with node.transaction():
+                if merged is not None:
+                    await self._merge(node, source, ticks, merged)
+                rows = await read(source, ticks)
+                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
+                    await async_fetch(node, *control)
+                completed = self.queue, state.consumer, ticks[-1].id
+                await async_fetch(node, statements.COMPLETED, completed)
+        await provider.finish(source, state.consumer, ticks[-1])
+        logger.debug(
+            "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
+        )
+        await self._report(node, provider, source, state)
+        return self._subscription is None or not self._subscription.up_to_date(ticks[-1].id)
+
+    async def _copy(
+        self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick]
+    ) -> list[bytes]:
+        """Copy ticks and their events, without decoding them; return rows that may be for the
+        node."""
+        columns: list[list[Any]] = [
+            [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
+        ]
+        ((table, txids),) = await async_fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        found: list[bytes] = []
+
+        def look(messages: list[bytes], block: bytes) -> None:
+            if statements.CONTROL in block:
+                found.extend(row for row in messages if statements.CONTROL in row)
+
+        out = statements.copy_ticks_out(ticks, txids)
+        await self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
+        return found
+
+    async def _merge(
+        self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick], queue: str
+    ) -> None:
+        """Insert the events into another queue of the node, with a mark of how far they are."""
+        ((table,),) = await async_fetch(node, statements.MERGED_INTO, (queue,))
+        out = statements.copy_merged_out(ticks)
+        await self._pass_on(source, out, node, copy_in(table, statements.MERGED))
+        await async_fetch(node, statements.MERGED_UP_TO, (queue, ticks[-1].id, self.queue))
+
+    async def _pass_on(
+        self,
+        source: AsyncConnection,
+        out: bytes,
+        node: AsyncConnection,
+        into: bytes,
+        look: Callable[[list[bytes], bytes], None] | None = None,
+    ) -> None:
+        """Pass rows from COPY to COPY, without decoding them."""
+        reader = AsyncCopyReader(source)
+        try:
+            await reader.begin(out)
+            async with node.cursor() as cursor, cursor.copy(into) as copy:
+                while messages := await reader.messages():
+                    block = b"".join(messages)
+                    if look is not None:
+                        look(messages, block)
+                    await copy.write(block)
+        finally:
+            await reader.close()
+
+    async def _read_controls(self, source: AsyncConnection, ticks: Sequence[Tick]) -> list[bytes]:
+        """Return the rows of events that control the nodes."""
+        found: list[bytes] = []
+        reader = AsyncCopyReader(source)
+        try:
+            await reader.begin(statements.copy_control_out(ticks))
+            while messages := await reader.messages():
+                found += messages
+        finally:
+            await reader.close()
+        return found
+
+    async def _go_around(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+        position: int,
+    ) -> list[Tick]:
+        """Return the ticks after one that the provider has forgotten, without what is here.
+
+        That happens if a worker is killed before the provider knows what its node has, and nothing
+        is copied until the provider's log of ticks rotates.
+        """
+        before = await provider.before(source, position)
+        if before is None:
+            return []
+        events: list[int] = []
+        if state.node_type == "branch":
+            copied = self.queue, before, position
+            ((query,),) = await async_fetch(node, statements.RANGE, copied)
+            events = [row[0] for row in await async_fetch(node, query.encode())]
+        first, *others = await provider.next(source, state, before, self.batch_size)
+        return [statements.without(first, events), *others]
+
+    async def _mend(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+    ) -> None:
+        """Store the tick of a batch that PgQ's worker copied before it was killed."""
+        assert state.completed is not None
+        tick = await provider.tick(source, state.completed)
+        if tick is None:
+            raise PgqError(
+                f"queue {self.queue!r} has tick {state.newest} as its newest, its worker"
+                f" {state.completed}",
+                hint="The provider does not have that tick any more: drop the node and create it.",
+            )
+        await async_fetch(node, statements.TICKER, (self.queue, state.completed, *tick))
+
+    # --- what other nodes are told
+
+    async def _publish(self, node: AsyncConnection) -> None:
+        """Tell all nodes, as their root, which ticks none of them needs any more."""
+        if monotonic() < self._report_at:
+            return
+        self._report_at = monotonic() + self.watermark_interval
+        ((fresh,),) = await async_fetch(node, statements.UNPUBLISHED, (self.queue, self.queue))
+        if fresh:
+            await async_fetch(node, statements.PUBLISH, (self.queue,))
+
+    async def _report(
+        self,
+        node: AsyncConnection,
+        provider: AsyncProvider,
+        source: AsyncConnection,
+        state: NodeState,
+    ) -> None:
+        """Tell the provider which ticks are not needed any more here and below."""
+        if monotonic() < self._report_at:
+            return
+        self._report_at = monotonic() + self.watermark_interval
+        ((watermark,),) = await async_fetch(node, statements.LOCAL_WATERMARK, (self.queue,))
+        if watermark is not None:
+            await provider.report(source, state.node_name, watermark)
+
+    async def _tell(self, node: AsyncConnection, statement: bytes, *more: object) -> None:
+        await async_fetch(node, statement, (self.queue, self._consumer, *more))
+
+    # --- the provider
+
+    async def _go_to_provider(self, state: NodeState) -> AsyncProvider:
+        assert state.provider_location is not None
+        database = self._databases.at(state.provider_location)
+        if self._provider is None or self._provider.database is not database:
+            await self._leave_provider()
+            self._provider = AsyncProvider(database, self.queue)
+            self._subscription = AsyncSubscription(database.dsn, self.queue)
+            # The new one does not know what this node needs.
+            self._report_at = 0.0
+            logger.info(
+                "queue %s is copied from node %s",
+                self.queue,
+                state.provider_node,
+                extra=self.log_fields(),
+            )
+        return self._provider
+
+    async def _close(self) -> None:
+        await self._leave_provider()
+        if not self._shares:
+            await self._databases.close()
+
+    async def _leave_provider(self) -> None:
+        self._provider = None
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.close()
+
+    # --- waiting and failing
+
+    async def _wait(self, waker: AsyncWaker) -> None:
+        subscription = self._subscription
+        if subscription is None:
+            await waker.wait(self._patience(woken=True))
+            return
+        # Ticks before the first LISTEN were not notified: look once more.
+        if not await subscription.open():
+            await subscription.wait(waker, self._patience(woken=subscription.works))
+
+    async def _failed(self, error: Exception, waker: AsyncWaker) -> None:
+        """Log an error, and pause."""
+        lost = isinstance(error, ConnectionFailed | psycopg.OperationalError)
+        backoff = self._losses if lost else self._failures
+        pause = backoff.pause(error)
+        if lost:
+            await self._leave_provider()
+        logger.log(
+            backoff.level,
+            "queue %s cannot be copied: %s; again %s",
+            self.queue,
+            str(error).partition("\n")[0],
+            soon(pause),
+            exc_info=None if isinstance(error, PgqError | psycopg.Error) else error,
+            extra=self.log_fields() | {"pause": pause},
+        )
+        if not self.stopping:
+            await waker.wait(pause)
+
+    async def _note(self, error: Exception) -> None:
+        """Note an error in the node's state, if that is possible."""
+        if not self._consumer:
+            return
+        database = self._databases.at(self.dsn)
+        with suppress(psycopg.Error, PgqError):
+            async with database.connection() as node:
+                encoding = node.info.parameter_status("server_encoding") or ""
+                reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+                await self._tell(node, statements.NOTE_ERROR, reason)
+
+
+_SETTINGS = {
+    "batch_size": COUNT,
+    **dict.fromkeys(("poll_interval", "watermark_interval"), SECONDS),
+    **dict.fromkeys(("backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
+}

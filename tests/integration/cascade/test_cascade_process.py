@@ -1,0 +1,109 @@
+"""``pgqpy run cascade``: one process keeps the nodes of many queues."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cascade import AddNode, Node, join_node
+from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_client import wait_until
+
+QUEUES = [f"q{number}" for number in range(12)]
+
+
+@pytest.fixture
+def nodes(add_node: AddNode) -> list[Node]:
+    root = add_node("root")
+    branch = add_node("branch", root)
+    return [root, branch, add_node("below", branch)]
+
+
+@pytest.fixture
+def config(nodes: list[Node], tmp_path: Path) -> Path:
+    path = tmp_path / "cascade.toml"
+    dsns = json.dumps([node.dsn for node in nodes])
+    path.write_text(f"nodes = {dsns}\npoll_interval = 0.05\nwatermark_interval = 0.1\n")
+    return path
+
+
+def add_queue(nodes: list[Node], queue: str) -> None:
+    provider = None
+    for number, node in enumerate(nodes):
+        join_node(node, provider, "branch" if provider else "root", nodes[: number + 1], queue)
+        provider = node
+
+
+def last_tick(node: Node, queue: str) -> int:
+    tick: int = ops.value(
+        node.conn, "select last_tick_id from pgq_node.local_state where queue_name = %s", queue
+    )
+    return tick
+
+
+def has(node: Node, queue: str, tick: int) -> None:
+    wait_until(lambda: last_tick(node, queue) == tick)
+
+
+def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
+    nodes: list[Node], config: Path, spawn: Spawn
+) -> None:
+    root, branch, below = nodes
+    for queue in QUEUES[:-1]:
+        add_queue(nodes, queue)
+    process = spawn("run", "cascade", str(config))
+    add_queue(nodes, QUEUES[-1])
+    for queue in QUEUES:
+        has(below, queue, ops.insert_ticked(root.conn, queue, "x"))
+    # One connection for each database listens, and few work.
+    users = "select count(*), count(*) filter (where application_name = 'pgqpy listen') from"
+    for node in (root, branch):
+        ((total, listening),) = node.conn.execute(
+            f"{users} pg_stat_activity where datname = current_database()"
+            " and application_name like 'pgqpy%'".encode()
+        ).fetchall()
+        assert listening == 1
+        assert total < 12
+    # An error of one stops no other, and is noted.
+    branch.conn.execute(
+        "update pgq_node.node_location set node_location = 'dbname=none'"
+        " where queue_name = 'q3' and node_name = 'root'"
+    )
+    ops.insert_ticked(root.conn, "q3", "x")
+    wait_until(
+        lambda: ops.value(
+            branch.conn, "select cur_error from pgq_node.local_state where queue_name = 'q3'"
+        )
+    )
+    has(below, "q4", ops.insert_ticked(root.conn, "q4", "x"))
+    # A dropped node is left, and the others go on.
+    below.conn.execute("select pgq_node.drop_node('q4', 'below')")
+    has(below, "q5", ops.insert_ticked(root.conn, "q5", "x"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_with_until_empty_it_copies_what_there_is_and_ends(
+    nodes: list[Node], config: Path, cli: Cli
+) -> None:
+    root, _, below = nodes
+    ops.insert_ticked(root.conn, "q", "x")
+    cli.ok("run", "cascade", str(config), "--until-empty")
+    assert below.batches() == root.batches()
+
+
+def test_a_lost_database_is_retried(nodes: list[Node], config: Path, spawn: Spawn) -> None:
+    root, branch, below = nodes
+    spawn("run", "cascade", str(config))
+    has(below, "q", ops.insert_ticked(root.conn, "q", "x"))
+    for node in nodes:
+        node.conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name like 'pgqpy%' and datname = current_database()"
+        )
+    has(below, "q", ops.insert_ticked(root.conn, "q", "y"))
+    assert branch.batches() == root.batches()

@@ -1,0 +1,209 @@
+"""Consumers that change the node they read: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import pgqpy
+from pgqpy import Event, errors
+from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_db import Connection
+
+
+class Seen(CascadedConsumer):
+    queue = "q"
+    consumer = "seen"
+    poll_interval = 0.01
+
+    def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
+        if event.type == "test":
+            target.execute("insert into seen (data) values (%s)", [event.data])
+
+
+class AsyncSeen(AsyncCascadedConsumer):
+    queue = "q"
+    consumer = "seen"
+    poll_interval = 0.01
+    backoff_first = 0.01
+
+    async def process_remote_event(self, target: pgqpy.AsyncConnection, event: Event) -> None:
+        if event.type == "test":
+            await target.execute("insert into seen (data) values (%s)", [event.data])
+
+
+def effects(conn: Connection) -> list[str]:
+    return [row[0] for row in conn.execute("select data from seen order by id").fetchall()]
+
+
+@pytest.fixture
+def nodes(add_node: AddNode) -> Iterator[list[Node]]:
+    """A root and two branches, and the effects on the second one; their workers run."""
+    root = add_node("root")
+    ops.tick(root.conn, "q")
+    nodes = [root, add_node("one", root), add_node("two", root)]
+    nodes[2].conn.execute("create table seen (id serial, data text)")
+    with running(*(node.worker for node in nodes)):
+        wait_until(lambda: nodes[1].state["last_tick_id"] == nodes[2].state["last_tick_id"] > 1)
+        yield nodes
+
+
+def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+    root, one, two = nodes
+    consumer = Seen(two.dsn)
+    assert consumer.register()
+    assert not consumer.register()
+    with running(consumer):
+        for number in range(30):
+            tick = ops.insert_ticked(root.conn, "q", str(number))
+            if number % 10 == 5:
+                wait_until(lambda: one.state["last_tick_id"] == tick)  # noqa: B023
+                Seen(two.dsn).move(["one", "two", "root"][number // 10])
+        wait_until(lambda: len(effects(two.conn)) == 30)
+    assert effects(two.conn) == [str(number) for number in range(30)]
+    # Only its provider keeps events for it.
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
+    assert consumer.unregister()
+    assert [ops.value(node.conn, keeps) for node in nodes] == [0, 0, 0]
+
+
+def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_moves_exactly(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, one, two = nodes
+    consumer = Seen(two.dsn)
+    consumer.register()
+    tick = ops.insert_ticked(root.conn, "q", "x")
+    wait_until(lambda: one.state["last_tick_id"] == tick)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pgqpy.Batch, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.run(until_empty=True)
+    consumer.move("one")
+    ops.insert_ticked(root.conn, "q", "y")
+    wait_until(lambda: one.state["last_tick_id"] > tick)
+    consumer.run(until_empty=True)
+    assert effects(two.conn) == ["x", "y"]
+
+
+def test_an_asyncio_consumer_pauses_notes_its_error_and_registers_at_a_tick(
+    nodes: list[Node],
+) -> None:
+    root, _, two = nodes
+    tick = ops.insert_ticked(root.conn, "q", "old")
+    ops.insert_ticked(root.conn, "q", "x")
+    wait_until(lambda: two.state["last_tick_id"] > tick)
+    consumer = AsyncSeen(two.dsn, provider="two")
+
+    def noted() -> str | None:
+        query = "select cur_error from pgq_node.local_state where consumer_name = 'seen'"
+        error: str | None = ops.value(two.conn, query)
+        return error
+
+    async def until(condition: Callable[[], object]) -> None:
+        await asyncio.to_thread(wait_until, condition)
+
+    async def run() -> None:
+        await consumer.register(at_tick=tick)
+        two.conn.execute("select pgq_node.set_consumer_paused('q', 'seen', true)")
+        await consumer.run(until_empty=True)
+        assert effects(two.conn) == []
+        two.conn.execute("alter table seen rename to hidden")
+        two.conn.execute("select pgq_node.set_consumer_paused('q', 'seen', false)")
+        running = asyncio.create_task(consumer.run())
+        await until(lambda: "seen" in (noted() or ""))
+        two.conn.execute("alter table hidden rename to seen")
+        await until(lambda: effects(two.conn) == ["x"] and noted() is None)
+        consumer.stop()
+        await running
+
+    asyncio.run(run())
+
+
+def test_a_node_without_the_consumers_tick_is_refused(nodes: list[Node]) -> None:
+    root, one, two = nodes
+    Seen(two.dsn).register()
+    one.conn.execute("select pgq_node.set_consumer_paused('q', 'one_worker', true)")
+    wait_until(lambda: one.state["uptodate"])
+    ops.insert_ticked(root.conn, "q", "x")
+    Seen(two.dsn).run(until_empty=True)
+    with pytest.raises(errors.TickNotFound):
+        Seen(two.dsn).move("one")
+    with pytest.raises(errors.PgqError, match="no node 'none'"):
+        Seen(two.dsn).move("none")
+
+
+Ordinary = Callable[[Node], "pgqpy.Consumer"]
+
+
+class Plain(pgqpy.Consumer):
+    """An ordinary consumer, whose effects are outside of the databases."""
+
+    queue = "q"
+    consumer = "plain"
+    seen: list[str | None]
+
+    def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+        if event.type == "test":
+            self.seen.append(event.data)
+
+
+class Grouped(pgqpy.GroupConsumer):
+    queue = "q"
+    consumer = "plain"
+    seen: list[str | None]
+    process_event = Plain.process_event
+
+
+@pytest.mark.parametrize("kind", [Plain, Grouped])
+def test_ordinary_consumers_go_on_at_their_tick_on_another_node(
+    nodes: list[Node], kind: type[Plain | Grouped]
+) -> None:
+    root, one, _ = nodes
+    before, after = kind(root.dsn), kind(one.dsn)
+    before.seen = after.seen = []
+    before.register()
+    for data in "abc":
+        ops.insert_ticked(root.conn, "q", data)
+    before.run(until_empty=True)
+    tick = ops.value(
+        root.conn,
+        "select min(last_tick) from pgq.get_consumer_info('q') where consumer_name like 'plain%%'",
+    )
+    last = ops.insert_ticked(root.conn, "q", "d")
+    wait_until(lambda: one.state["last_tick_id"] == last)
+    after.register(at_tick=tick)
+    after.run(until_empty=True)
+    # A group keeps the order of each key only.
+    assert sorted(map(str, after.seen)) == list("abcd")
+
+
+class Remote(pgqpy.RemoteConsumer):
+    queue = "q"
+    consumer = "seen"
+    process_remote_event = Seen.process_remote_event
+
+
+def test_a_remote_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+    root, one, two = nodes
+    before = Remote(root.dsn, target_dsn=two.dsn)
+    before.register()
+    ops.insert_ticked(root.conn, "q", "a")
+    before.run(until_empty=True)
+    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'seen')")
+    last = ops.insert_ticked(root.conn, "q", "b")
+    wait_until(lambda: one.state["last_tick_id"] == last)
+    after = Remote(one.dsn, target_dsn=two.dsn)
+    after.register(at_tick=tick)
+    after.run(until_empty=True)
+    assert effects(two.conn) == ["a", "b"]

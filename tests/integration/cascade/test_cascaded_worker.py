@@ -1,0 +1,268 @@
+"""CascadedWorker: a node has the ticks and events of its provider, exactly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgqpy import errors
+from pgqpy.cascade import CascadedWorker
+from pgqpy.cascade._provider import Provider
+from pgqpy.errors import PgqError
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_db import Connect
+
+
+@pytest.fixture
+def root(add_node: AddNode) -> Node:
+    node = add_node("root")
+    ops.tick(node.conn, "q")
+    return node
+
+
+@pytest.fixture
+def branch(root: Node, add_node: AddNode) -> Node:
+    return add_node("branch", root)
+
+
+def test_refuses_a_database_that_is_no_node_and_a_provider_that_is_none(
+    root: Node, branch: Node, target_dsn: str
+) -> None:
+    with pytest.raises(errors.SchemaMissing):
+        CascadedWorker(target_dsn, queue="q").run_once()
+    with pytest.raises(PgqError, match="no node of queue 'other'"):
+        CascadedWorker(root.dsn, queue="other").run_once()
+    ops.value(branch.conn, "select pgq_node.register_location('q', 'root', %s, false)", target_dsn)
+    with pytest.raises(PgqError, match="provider root has no copy of queue q"):
+        branch.worker.run_once()
+
+
+@pytest.mark.smoke
+def test_each_batch_of_a_branch_is_that_of_the_root(
+    root: Node, branch: Node, connect: Connect
+) -> None:
+    late, slow = connect(root.dsn, autocommit=False), connect(root.dsn, autocommit=False)
+    # Ids and ticks interleave: the events of these come ticks after those with higher ids.
+    ops.insert(late, "q", "late")
+    ops.insert(slow, "q", "slow")
+    for number in range(6):
+        root.conn.execute(
+            "insert into pgq_queue.q (ev_type, ev_data, ev_extra1, ev_extra4)"
+            " select 't', n || ' pgq. \u20ac', case when n %% 2 = 0 then 'x' end, %s"
+            "   from generate_series(1, %s) n",
+            ["\n\t\\" * number, number * 7],
+        )
+        ops.tick(root.conn, "q")
+        if number == 2:
+            late.commit()
+        if number == 4:
+            slow.commit()
+            branch.catch_up()
+    # An early tick, and ticks without events.
+    root.conn.execute("update pgq.queue set queue_ticker_max_lag = '1 hour'")
+    ops.insert(root.conn, "q", "early")
+    root.conn.execute("select pg_sleep(0.01) from pgq.ticker_round()")
+    root.conn.execute("select pgq.ticker_round()")
+    branch.catch_up()
+    assert any(tick[3] for tick in root.ticks())
+    assert branch.ticks() == root.ticks()
+    batches = root.batches()
+    types = [row[3] for rows in batches.values() for row in rows]
+    assert (types.count("t"), types.count("test")) == (7 * 15, 3)
+    assert branch.batches() == batches
+    assert branch.state["last_tick_id"] == root.ticks()[-1][0]
+
+
+def test_goes_on_after_a_tick_that_the_provider_has_forgotten_before_it_was_told(
+    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops.insert_ticked(root.conn, "q", "a")
+    branch.catch_up()
+    ops.register(branch.conn, "q", "c")
+    root.conn.execute("update pgq.queue set queue_ticker_max_lag = '1 hour'")
+    ops.insert(root.conn, "q", "b")
+    wait_until(lambda: ops.value(root.conn, "select ticks from pgq.ticker_round()"))
+    assert root.ticks()[-1][3], "it is not early"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Provider, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            branch.catch_up()
+    ops.rotate_logs(root.conn)
+    ops.insert_ticked(root.conn, "q", "d")
+    ops.rotate_logs(root.conn)
+    assert branch.state["last_tick_id"] not in [tick[0] for tick in root.ticks()]
+    branch.catch_up()
+    assert ops.drain(branch.conn, "q", "c") == ["b", "d"]
+    assert branch.ticks()[-1] == root.ticks()[-1]
+
+
+def test_what_a_consumer_of_the_root_retries_is_not_copied(root: Node, branch: Node) -> None:
+    ops.register(root.conn, "q", "c")
+    batch = ops.open_batch(root.conn, "q", "c", "again")
+    event = next(row[0] for row in ops.events(root.conn, batch) if row[5] == "again")
+    root.conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, event])
+    ops.finish(root.conn, batch)
+    assert ops.value(root.conn, "select pgq.maint_retry_events()") == 1
+    assert ops.deliver(root.conn, "q", "c") == ["again"]
+    branch.catch_up()
+    datas = [row[4] for rows in branch.batches().values() for row in rows]
+    assert datas.count("again") == 1
+
+
+def test_retries_of_a_consumer_on_a_branch_come_while_the_branch_copies(
+    root: Node, branch: Node
+) -> None:
+    branch.catch_up()
+    ops.register(branch.conn, "q", "c")
+    ops.insert_ticked(root.conn, "q", "first")
+    branch.catch_up()
+    batch = ops.next_batch(branch.conn, "q", "c")
+    event = next(row[0] for row in ops.events(branch.conn, batch) if row[5] == "first")
+    branch.conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, event])
+    ops.finish(branch.conn, batch)
+    with psycopg.connect(branch.dsn) as moving:
+        # Its transaction is older than those that copy, and ends later.
+        assert ops.value(moving, "select pgq.maint_retry_events()") == 1
+        for data in "ab":
+            ops.insert_ticked(root.conn, "q", data)
+        branch.catch_up()
+        assert ops.drain(branch.conn, "q", "c") == ["a", "b"]
+    ops.insert_ticked(root.conn, "q", "d")
+    branch.catch_up()
+    assert sorted(ops.drain(branch.conn, "q", "c")) == ["d", "first"]
+
+
+def test_rotation_on_a_branch_loses_nothing(root: Node, branch: Node) -> None:
+    branch.catch_up()
+    ops.register(branch.conn, "q", "c")
+    ops.rotate_whenever_asked(branch.conn, "q")
+    branch.conn.execute("select pgq.unregister_consumer('q', '.global_watermark')")
+    seen = []
+    for number in range(8):
+        for part in "ab":
+            ops.insert_ticked(root.conn, "q", f"{number}{part}")
+        branch.catch_up()
+        seen += ops.drain(branch.conn, "q", "c") if number % 3 else []
+        ops.rotate(branch.conn, "q")
+    seen += ops.drain(branch.conn, "q", "c")
+    assert ops.rotations(branch.conn, "q") > 3
+    assert [data for data in seen if data != "branch"] == [
+        f"{number}{part}" for number in range(8) for part in "ab"
+    ]
+
+
+@pytest.fixture
+def chain(root: Node, branch: Node, add_node: AddNode) -> Iterator[list[Node]]:
+    """root, two branches of it, and a leaf of the first; their workers run."""
+    nodes = [root, branch, add_node("second", root), add_node("leaf", branch, "leaf")]
+    with running(*(node.worker for node in nodes)):
+        yield nodes
+
+
+def move(node: Node, provider: Node, old: Node) -> None:
+    """Change the provider of a node whose worker runs."""
+    wait_until(lambda: node.state["last_tick_id"] > 1)
+    at = node.state["last_tick_id"]
+    wait_until(lambda: provider.name == "root" or provider.state["last_tick_id"] >= at)
+    provider.conn.execute(
+        "select pgq_node.register_subscriber('q', %s, %s, %s)",
+        [node.name, f"{node.name}_worker", at],
+    )
+    node.conn.execute(
+        "select pgq_node.change_consumer_provider('q', %s, %s)",
+        [f"{node.name}_worker", provider.name],
+    )
+    wait_until(lambda: node.state["uptodate"])
+    old.conn.execute("select pgq_node.unregister_subscriber('q', %s)", [node.name])
+
+
+def test_a_branch_goes_on_at_another_provider_while_it_runs(chain: list[Node]) -> None:
+    root, first, second, _ = chain
+    move(second, first, root)
+    for number in range(30):
+        tick = ops.insert_ticked(root.conn, "q", str(number))
+        if number == 10:
+            move(second, root, first)
+        if number == 20:
+            move(second, first, root)
+    for node in chain[1:]:
+        wait_until(lambda node=node: node.state["last_tick_id"] == tick)  # type: ignore[misc]
+    assert second.batches() == root.batches()
+
+
+def test_a_paused_worker_waits_and_an_error_is_noted_until_it_is_over(chain: list[Node]) -> None:
+    root, branch, _, leaf = chain
+    leaf.conn.execute("select pgq_node.set_consumer_paused('q', 'leaf_worker', true)")
+    wait_until(lambda: leaf.state["uptodate"])
+    before = leaf.state["last_tick_id"]
+    tick = ops.insert_ticked(root.conn, "q", "x")
+    wait_until(lambda: branch.state["last_tick_id"] == tick)
+    assert leaf.state["last_tick_id"] == before
+    leaf.conn.execute("select pgq_node.register_location('q', 'branch', 'dbname=none', false)")
+    leaf.conn.execute("select pgq_node.set_consumer_paused('q', 'leaf_worker', false)")
+    wait_until(lambda: "ConnectionFailed" in (leaf.state["cur_error"] or ""))
+    leaf.conn.execute("select pgq_node.register_location('q', 'branch', %s, false)", [branch.dsn])
+    wait_until(lambda: leaf.state["last_tick_id"] == tick and leaf.state["cur_error"] is None)
+
+
+def test_rotation_of_the_root_waits_for_a_leaf_that_is_gone_until_it_is_dropped(
+    root: Node, branch: Node, add_node: AddNode
+) -> None:
+    add_node("gone", branch, "leaf")
+    ops.rotate_whenever_asked(root.conn, "q")
+
+    def turn() -> bool:
+        """Whether the root rotates, after all workers that are there have told what they need."""
+        for _ in range(3):
+            ops.insert_ticked(root.conn, "q", "x")
+            root.catch_up()
+            ops.tick(root.conn, "q")
+            branch.catch_up()
+        return ops.rotate(root.conn, "q")
+
+    turns = [turn() for _ in range(4)]
+    assert not any(turns[1:])
+    branch.conn.execute("select pgq_node.unregister_subscriber('q', 'gone')")
+    assert any(turn() for _ in range(4))
+
+
+def test_a_provider_of_another_history_or_one_that_is_behind_is_refused(
+    root: Node, branch: Node, add_node: AddNode
+) -> None:
+    other = add_node("other", root)
+    for data in "abc":
+        ops.insert_ticked(root.conn, "q", data)
+    branch.catch_up()
+    branch.conn.execute("select pgq_node.change_consumer_provider('q', 'branch_worker', 'other')")
+    with pytest.raises(errors.TargetAhead, match="up to tick 5, its provider other up to"):
+        branch.worker.run_once()
+    # A root of its own.
+    other.catch_up()
+    other.conn.execute(
+        "update pgq.tick set tick_time = tick_time - interval '1 s' where tick_id = 5"
+    )
+    with pytest.raises(errors.ForeignTick, match=re.escape("tick 5 of queue q")):
+        branch.worker.run_once()
+    assert branch.batches() == root.batches()
+
+
+def test_a_root_that_was_taken_over_is_refused(root: Node, branch: Node, add_node: AddNode) -> None:
+    other = add_node("other", root)
+    for node in (branch, other):
+        node.catch_up()
+    other.conn.execute("select pgq_node.promote_branch('q')")
+    epoch = ops.value(other.conn, "select epoch from pgq_node.get_epoch('q')")
+    branch.conn.execute("select pgq_node.learn_epoch('q', %s)", [epoch])
+    ops.insert_ticked(root.conn, "q", "of the old root")
+    with pytest.raises(PgqError, match="provider root is an old root"):
+        branch.worker.run_once()
+    assert "old root" in branch.state["cur_error"]

@@ -1,0 +1,257 @@
+"""Nodes are made, shown, paused, moved and dropped: by the command line, and in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pgqpy.cascade import (
+    Node,
+    Nodes,
+    change_provider,
+    create_node,
+    drop_node,
+    status,
+    take_over_dead_root,
+    takeover,
+)
+from pgqpy.embedded import Server
+from pgqpy.errors import CascadeError
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_nodes import QUEUE, Killed, Tree
+
+
+@pytest.fixture
+def run(cli: Cli) -> Callable[..., str]:
+    """Runs `pgqpy node`, and returns its output."""
+    return lambda command, *rest: cli.ok("node", command, QUEUE, *rest)
+
+
+@pytest.mark.smoke
+def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
+    tree: Tree, cli: Cli, run: Callable[..., str]
+) -> None:
+    a, b, d = tree.database("a"), tree.database("b"), tree.database("d")
+    assert run("create", "root", "a", "--dsn", a) == f"made a the root of queue {QUEUE}\n"
+    assert "exists already" in run("create", "root", "a", "--dsn", a)
+    run("create", "branch", "b", "--dsn", b, "--provider", a)
+    run("create", "leaf", "d", "--dsn", d, "--provider", b)
+    ops.insert(tree.conns["a"], QUEUE, "x")
+    tree.work()
+    wait_until(lambda: tree.info("d").last_tick >= tree.info("a").last_tick > 1)
+    found = cli.json("node", "status", QUEUE, "--dsn", d)
+    assert [(each["name"], each["type"], each["depth"], each["provider"]) for each in found] == [
+        ("a", "root", 0, None),
+        ("b", "branch", 1, "a"),
+        ("d", "leaf", 2, "b"),
+    ]
+    assert [(each["lag"], each["events_behind"], each["problem"]) for each in found] == [
+        (0.0, 0, None)
+    ] * 3
+
+    assert run("pause", "b", "--dsn", d) == "paused node b\n"
+    ops.insert(tree.conns["a"], QUEUE, "y")
+    wait_until(lambda: tree.info("a").last_tick > tree.info("b").last_tick)
+    behind = {each["name"]: each for each in cli.json("node", "status", QUEUE, "--dsn", d)}
+    assert behind["b"]["paused"]
+    assert behind["d"]["events_behind"] == behind["b"]["events_behind"] > 0
+    assert behind["d"]["lag"] > 0
+    assert "paused" in run("status", "--dsn", d)
+    assert run("resume", "b", "--dsn", a) == "resumed node b\n"
+    tree.follows("d", "a")
+
+    said = run("change-provider", "d", "a", "--dsn", a)
+    assert said == "node d now gets its events from a\n"
+    assert "already gets" in run("change-provider", "d", "a", "--dsn", a)
+    assert "writes were paused for" in run("takeover", "b", "--dsn", a)
+    assert "b is the root of a, d" in cli.fails("node", "drop", QUEUE, "b", "--dsn", a)
+    for name in "da":
+        assert run("drop", name, "--dsn", b) == f"dropped node {name} of queue {QUEUE}\n"
+    assert [each["name"] for each in cli.json("node", "status", QUEUE, "--dsn", b)] == ["b"]
+    assert run("drop", "b", "--dsn", b) == f"dropped node b of queue {QUEUE}\n"
+
+
+def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    dsn = tree.database("c")
+    call, left = Node.call, 0
+
+    def dies(self: Node, *arguments: object, **options: object) -> object:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        return call(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Node, "call", dies)
+    for calls in range(1, 20):
+        left = calls
+        try:
+            made = create_node(QUEUE, "c", "branch", dsn, provider=tree.dsns["b"])
+            break
+        except Killed:
+            continue
+    assert made or calls > 5  # killed after the last call: it was made before
+    left = -1
+    with tree.open("c") as nodes:
+        assert [each.problem for each in status(nodes)] == [None] * 3
+    ops.register(tree.conns["c"], QUEUE, "reader")
+    tree.work()
+    tree.insert("a", "x")
+    tree.follows("c", "a")
+    assert tree.read("c") == ["x"]
+
+
+def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_dropped(
+    tree: Tree,
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("d", "leaf", "b")
+    tree.die("d")
+    with tree.open("a") as nodes:
+        found = {each.name: each for each in status(nodes)}
+        assert "not currently accepting connections" in str(found["d"].problem)
+        with pytest.raises(CascadeError, match="node d cannot be asked"):
+            drop_node(nodes, "d")
+        with pytest.raises(CascadeError, match="node b has subscribers: d"):
+            drop_node(nodes, "b")
+    watermark = "select count(*) from pgq.get_consumer_info(%s, '.d.watermark')"
+    assert ops.value(tree.conns["b"], watermark, QUEUE) == 1
+    with tree.open("a") as nodes:
+        drop_node(nodes, "d", dead=True)
+    assert ops.value(tree.conns["b"], watermark, QUEUE) == 0
+    with tree.open("b") as nodes:
+        assert [each.name for each in status(nodes)] == ["a", "b"]
+
+
+REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
+    "the same node name twice": (
+        lambda tree, nodes: create_node(
+            QUEUE, "b", "branch", tree.database("x1"), provider=tree.dsns["a"]
+        ),
+        "has a node b already",
+    ),
+    "another node in the same database": (
+        lambda tree, nodes: create_node(QUEUE, "x", "root", tree.dsns["a"]),
+        "is a node of queue 'cascaded' already: root a",
+    ),
+    "a branch in a database with such a queue": (
+        lambda tree, nodes: create_node(
+            QUEUE, "x", "branch", tree.with_queue("x2"), provider=tree.dsns["a"]
+        ),
+        "has a queue 'cascaded' of its own",
+    ),
+    "a provider that does not know the queue": (
+        lambda tree, nodes: create_node(
+            "other", "x", "branch", tree.database("x3"), provider=tree.dsns["a"]
+        ),
+        "has no node of queue 'other'",
+    ),
+    "a leaf as provider": (
+        lambda tree, nodes: create_node(
+            QUEUE, "x", "branch", tree.database("x4"), provider=tree.dsns["d"]
+        ),
+        "node d is a leaf",
+    ),
+    "a location that leads elsewhere": (
+        lambda tree, nodes: create_node(
+            QUEUE, "x", "root", tree.database("x5"), location=tree.dsns["a"]
+        ),
+        "the location leads to another database",
+    ),
+    "a root with a provider": (
+        lambda tree, nodes: create_node(
+            QUEUE, "x", "root", tree.dsns["a"], provider=tree.dsns["b"]
+        ),
+        "a root has no provider",
+    ),
+    "a branch without one": (
+        lambda tree, nodes: create_node(QUEUE, "x", "branch", tree.dsns["a"]),
+        "a branch needs a provider",
+    ),
+    "a name with a space": (
+        lambda tree, nodes: create_node(QUEUE, "x y", "root", tree.dsns["a"]),
+        "cannot be the name of a node",
+    ),
+    "a cycle": (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
+    "itself": (lambda tree, nodes: change_provider(nodes, "b", "b"), "that would be a cycle"),
+    "a provider for the root": (
+        lambda tree, nodes: change_provider(nodes, "a", "b"),
+        "node a is the root",
+    ),
+    "a node that is none": (
+        lambda tree, nodes: change_provider(nodes, "x", "b"),
+        "has no node x",
+    ),
+    "a provider that is behind": (
+        lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
+        "node e is older than d",
+    ),
+    "a leaf as root": (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
+    "a leaf as root of a dead one": (
+        lambda tree, nodes: take_over_dead_root(nodes, "d"),
+        "node d is a leaf",
+    ),
+    "a root that works as dead": (
+        lambda tree, nodes: take_over_dead_root(nodes, "b"),
+        "node a is the root, and it works",
+    ),
+    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root of"),
+    "a provider dropped": (
+        lambda tree, nodes: drop_node(nodes, "b", force=True),
+        "node b has subscribers: c",
+    ),
+    "a queue with consumers dropped": (
+        lambda tree, nodes: drop_node(nodes, "c"),
+        "has consumers: reader",
+    ),
+}
+
+
+def test_bad_input_is_refused_and_nothing_changes(tree: Tree) -> None:
+    """The tree: a <- b <- c, a <- d (a leaf), a <- e, whose worker does not run."""
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("c", "branch", "b")
+    tree.node("d", "leaf", "a")
+    tree.node("e", "branch", "a")
+    tree.work("a", "b", "c", "d")
+    tree.insert("a", "x")
+    for name in "cd":
+        tree.follows(name, "a")
+    for case, (act, message) in REFUSED.items():
+        with tree.open("a") as nodes:
+            before = {name: (info.type, info.provider) for name, info in nodes.infos().items()}
+            with pytest.raises(CascadeError) as refused:
+                act(tree, nodes)
+            assert message in refused.value.message, case
+            assert {
+                name: (info.type, info.provider) for name, info in nodes.infos().items()
+            } == before, case
+
+
+def test_two_roots_and_versions_that_differ_are_refused(tree: Tree, server: Server) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    conn = tree.conns["b"]
+    conn.execute("select pgq_node.promote_branch(%s)", [QUEUE])
+    conn.execute("update pgq_node.root_epoch set epoch = 0")
+    with tree.open("a") as nodes:
+        assert [each.problem for each in status(nodes)].count(None) == 1
+        assert any("two roots" in str(each.problem) for each in status(nodes))
+        for name in "ab":
+            with pytest.raises(CascadeError, match="has two roots: a and b"):
+                takeover(nodes, name)
+    dsn = tree.database("c")
+    tree.conns["c"].execute(
+        "create or replace function pgq_node.version() returns text language sql return '2.1'"
+    )
+    with pytest.raises(CascadeError, match=r"versions of pgq_node differ: 2\.1 here, 3\.5"):
+        create_node(QUEUE, "c", "leaf", dsn, provider=tree.dsns["a"])

@@ -1,0 +1,287 @@
+"""Takeovers: another node becomes the root, and every event is at every node exactly once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import timedelta
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from pgqpy.cascade import Takeover, create_node, status, take_over_dead_root, takeover
+from pgqpy.errors import CascadeError
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_nodes import QUEUE, Killed, Tree, Writer
+
+
+def three(tree: Tree) -> None:
+    """a, the root, with the branches b and c; their workers run."""
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("c", "branch", "a")
+    tree.work()
+
+
+def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: float) -> Takeover:
+    """Take over, or be killed at a step."""
+
+    def progress(step: str) -> None:
+        if step == die_at:
+            raise Killed
+
+    with ExitStack() as stack:
+        nodes = stack.enter_context(tree.open(name))
+        return takeover(nodes, to, progress=progress, **options)
+
+
+def goes_on(writer: Writer) -> None:
+    """Wait until a few more events are committed."""
+    before = len(writer.committed)
+    wait_until(lambda: len(writer.committed) > before + 20)
+
+
+def assert_every_node_has(tree: Tree, committed: list[str], root: str) -> None:
+    """Each event once, at each node, in the order of its producer."""
+    for name in tree.conns:
+        tree.follows(name, root)
+        assert tree.read(name) == committed
+
+
+@pytest.mark.smoke
+def test_a_planned_takeover_loses_and_doubles_nothing_while_producers_write(tree: Tree) -> None:
+    three(tree)
+    writer = Writer([tree.dsns["a"], tree.dsns["b"]])
+    with running(writer):
+        wait_until(lambda: len(writer.committed) > 100)
+        done = move(tree, "c", "b")
+        goes_on(writer)
+    assert (done.new_root, done.old_root, done.left) == ("b", "a", ())
+    assert done.paused is not None
+    assert done.paused < timedelta(seconds=2)
+    assert writer.pause < 2
+    assert [tree.info(name).type for name in "abc"] == ["branch", "root", "branch"]
+    assert [tree.info(name).provider for name in "abc"] == ["b", None, "b"]
+    assert_every_node_has(tree, writer.committed, "b")
+
+
+STEPS = (
+    *("catch up", "writers", "gather", "pause", "last tick", "copy", "subscribe", "demote"),
+    *("promote", "tell", "leave"),
+)
+
+
+@pytest.mark.slow
+def test_a_planned_takeover_killed_at_any_step_is_completed_by_the_next_one(tree: Tree) -> None:
+    three(tree)
+    writer = Writer([tree.dsns["a"], tree.dsns["b"]])
+    root, other = "a", "b"
+    with running(writer):
+        for step in STEPS:
+            with pytest.raises(Killed):
+                move(tree, "c", other, die_at=step)
+            done = move(tree, "c", other)
+            assert done.new_root == other, step
+            assert tree.info(other).type == "root", step
+            assert not tree.info(other).refuses_events, step
+            assert tree.info(root).provider == other, step
+            assert tree.info("c").provider == other, step
+            root, other = other, root
+            goes_on(writer)
+    assert_every_node_has(tree, writer.committed, root)
+    # No node keeps events for one that gets them from another.
+    for name in "abc":
+        with tree.open(name) as nodes:
+            subscribers = set(nodes.here.subscribers())
+        assert subscribers == {each for each in "abc" if tree.info(each).provider == name}
+
+
+def test_an_interrupted_takeover_can_be_given_up(tree: Tree) -> None:
+    three(tree)
+    for step in ("last tick", "demote", "promote"):
+        with pytest.raises(Killed):
+            move(tree, "a", "b", die_at=step)
+        with pytest.raises(psycopg.Error, match="disabled"):
+            ops.insert(tree.conns["a"], QUEUE, "refused")
+        move(tree, "a", "a")
+        tree.insert("a", step)
+        assert tree.info("a").type == "root"
+    tree.follows("b", "a")
+    assert tree.read("b") == ["last tick", "demote", "promote"]
+
+
+def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
+    three(tree)
+
+    def progress(step: str) -> None:
+        if step == "demote":
+            move(tree, "a", "c")
+
+    with tree.open("a") as nodes, pytest.raises(CascadeError, match="a follows c"):
+        takeover(nodes, "b", progress=progress)
+    assert [tree.info(name).type for name in "abc"] == ["branch", "branch", "root"]
+
+
+def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tree) -> None:
+    three(tree)
+    # One that has not inserted, and sees in its next statement that it may not, is not waited for.
+    with psycopg.connect(tree.dsns["a"]) as idle:
+        idle.execute("select pg_current_xact_id()")
+        with psycopg.connect(tree.dsns["a"]) as inserter:
+            ops.insert(inserter, QUEUE, "late")
+            with pytest.raises(CascadeError, match=f"pid {inserter.info.backend_pid} "):
+                move(tree, "a", "b", timeout=0.2)
+            ops.insert(tree.conns["a"], QUEUE, "meanwhile")
+        with psycopg.connect(tree.dsns["a"]) as reader:
+            reader.isolation_level = IsolationLevel.REPEATABLE_READ
+            reader.execute("select 1")
+            with pytest.raises(CascadeError, match=f"pid {reader.info.backend_pid} "):
+                move(tree, "a", "b", timeout=0.2)
+            # Its snapshot is older than any refusal: it can insert.
+            ops.insert(reader, QUEUE, "latest")
+        move(tree, "a", "b")
+        with pytest.raises(psycopg.Error, match="disabled"):
+            ops.insert(idle, QUEUE, "refused")
+    tree.follows("a", "b")
+    for name in "ab":
+        assert sorted(tree.read(name)) == ["late", "latest", "meanwhile"]
+
+
+def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> None:
+    three(tree)
+    tree.insert("a", "first")
+    for name in "bc":
+        tree.follows(name, "a")
+
+    def progress(step: str) -> None:
+        if step == "pause":
+            tree.stop("b")
+
+    with tree.open("a") as nodes, pytest.raises(CascadeError, match="did not get the last events"):
+        takeover(nodes, "b", max_pause=0.2, progress=progress)
+    assert tree.info("a").type == "root"
+    tree.insert("a", "second")
+
+
+def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
+    tree: Tree, cli: Cli
+) -> None:
+    three(tree)
+    tree.insert("a", "everywhere")
+    for name in "bc":
+        tree.follows(name, "a")
+    tree.stop("b")
+    tree.insert("a", "on c only")
+    tree.follows("c", "a")
+    tree.stop("c")
+    tree.insert("a", "lost 1", "lost 2")
+    tree.stop("a")
+    tree.die("a")
+    with tree.open("b") as nodes:
+        with pytest.raises(CascadeError, match="cannot be asked"):
+            takeover(nodes, "b")
+        # b has to get from c what it lacks, and its worker does not run.
+        with pytest.raises(CascadeError, match="node c is newer than b"):
+            take_over_dead_root(nodes, "b", timeout=0.1)
+    tree.work("b", "c")
+    with tree.open("b") as nodes:
+        done = take_over_dead_root(nodes, "b")
+    assert (done.new_root, done.old_root, done.left) == ("b", "a", ("a",))
+    assert tree.info("c").provider == "b"
+    tree.insert("b", "new")
+    tree.follows("c", "b")
+    for name in "bc":
+        assert tree.read(name) == ["everywhere", "on c only", "new"]
+
+    tree.return_from_death("a")
+    ops.insert(tree.conns["a"], QUEUE, "lost 3")
+    with tree.open("a") as nodes:
+        old = {each.name: each for each in status(nodes)}["a"]
+    assert (old.rest, old.dead, old.problem) == (3, True, "an old root, fenced by b")
+    with pytest.raises(psycopg.Error, match="disabled"):
+        ops.insert(tree.conns["a"], QUEUE, "refused")
+    with tree.open("b") as nodes, pytest.raises(CascadeError, match="old root, fenced by b"):
+        takeover(nodes, "a")
+
+    # Its rest is saved, inserted at the new root, and it becomes a branch of that.
+    rest = cli.ok("node", "rest", QUEUE, "a", "--dsn", tree.dsns["b"], "--json")
+    assert "save them" in cli.fails("node", "drop", QUEUE, "a", "--dsn", tree.dsns["b"])
+    cli.ok("node", "drop", QUEUE, "a", "--force", "--dsn", tree.dsns["b"])
+    cli.ok("event", "insert", QUEUE, "--file", "-", "--dsn", tree.dsns["b"], stdin=rest)
+    assert create_node(QUEUE, "a", "branch", tree.dsns["a"], provider=tree.dsns["b"])
+    ops.register(tree.conns["a"], QUEUE, "reader")
+    tree.work("a")
+    tree.insert("b", "last")
+    for name in "ac":
+        tree.follows(name, "b")
+    assert tree.read("c") == ["lost 1", "lost 2", "lost 3", "last"]
+    with tree.open("c") as nodes:
+        assert [(each.name, each.problem) for each in status(nodes)] == [
+            ("b", None),
+            ("a", None),
+            ("c", None),
+        ]
+
+
+@pytest.mark.slow
+def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_one(
+    tree: Tree,
+) -> None:
+    tree.node("a", "root")
+    for name in "bcd":
+        tree.node(name, "branch", "a")
+    tree.work()
+    tree.insert("a", "first")
+    for name in "bcd":
+        tree.follows(name, "a")
+    tree.stop("b")
+    tree.insert("a", "second")
+    tree.follows("c", "a")
+    tree.stop("a")
+    tree.die("a")
+    tree.work("b")
+    steps: list[str] = []
+
+    def progress(step: str) -> None:
+        if step not in steps:
+            steps.append(step)
+            raise Killed
+
+    done: Takeover | None = None
+    while done is None:
+        with tree.open("d") as nodes:
+            try:
+                done = take_over_dead_root(nodes, "b", progress=progress)
+            except Killed:
+                continue
+    assert {"hold", "promote", "gather", "mark", "tell", "leave"} <= set(steps)
+    tree.insert("b", "third")
+    for name in "cd":
+        tree.follows(name, "b")
+        assert tree.info(name).provider == "b"
+    for name in "bcd":
+        assert not tree.info(name).paused
+        assert tree.read(name) == ["first", "second", "third"]
+
+
+def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree: Tree) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("d", "leaf", "a")
+    tree.work()
+    tree.insert("a", "first")
+    tree.follows("b", "a")
+    tree.stop("b")
+    tree.insert("a", "on the leaf")
+    tree.follows("d", "a")
+    ahead = tree.info("d").last_tick
+    tree.stop("a")
+    tree.die("a")
+    with tree.open("b") as nodes:
+        done = take_over_dead_root(nodes, "b")
+    assert done.ahead == {"d": ahead}
+    tree.insert("b", "new")
+    tree.follows("d", "b")
+    assert tree.info("d").last_tick > ahead
