@@ -88,8 +88,10 @@ class Copier:
 
     def _copy_rows(self) -> int:
         source, target, replica = self._source, self._target, self._replica
-        queue = self._state.names[0]
-        with catalog.reading(source, queue, replica.source, self._check_stop) as snapshot:
+        # What was applied before the table's changes began to wait, must be in the copy.
+        tick = self._state.progress() or _position(source, *self._state.names)
+        queue, _ = self._state.names
+        with catalog.reading(source, queue, replica.source, tick, self._check_stop) as snapshot:
             relation = catalog.by_names(source, replica.source)
             names = catalog.chosen(source, relation, replica.columns)
             with target.transaction():
@@ -184,6 +186,11 @@ def mark_in_step(source: pgqpy.Connection, state: State) -> None:
     if not all(newest.covers(snapshot) for _, snapshot in pending):
         # An idle queue would be ticked only once a minute.
         source.execute("select pgq.force_tick(%s)", state.names[:1])
+
+
+def _position(source: pgqpy.Connection, queue: str, consumer: str) -> int:
+    [info] = pgqpy.Admin(source).get_consumer_info(queue, consumer)
+    return info.last_tick or 0
 
 
 def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Generator[Buffer, None, None]:

@@ -142,7 +142,7 @@ select t.tick_snapshot::text
   join pgq.queue q on q.queue_name = r.rpt_queue
   join pgq.tick t on t.tick_queue = q.queue_id and t.tick_id = p.prg_tick
  where r.rpt_queue = %s and r.rpt_target_schema = %s and r.rpt_target_table = %s
-   and r.rpt_state = 'in_step'
+   and r.rpt_state = 'in_step' and p.prg_tick >= %s
 """
 _REPLICATED: LiteralString = """
 select rpt_columns
@@ -177,11 +177,16 @@ def check_replicated(
 
 @contextmanager
 def reading(
-    conn: pgqpy.Connection, queue: str, names: tuple[str, str], go_on: Callable[[], None]
+    conn: pgqpy.Connection,
+    queue: str,
+    names: tuple[str, str],
+    tick: int,
+    go_on: Callable[[], None],
 ) -> Iterator[str]:
     """Read a table in one snapshot; the block gets the one of the queue's events that it shows.
 
-    ``go_on`` raises an error to end the wait for it. Raises ReplicaError.
+    The table shows at least the events before ``tick``. ``go_on`` raises an error to end the wait
+    for that. Raises ReplicaError.
     """
     branch, deadline = is_branch(conn, queue), time.monotonic() + _PATIENCE
     while True:
@@ -189,7 +194,7 @@ def reading(
             conn.execute("set transaction isolation level repeatable read read only")
             alike(conn)
             row = (
-                conn.execute(_APPLIED, [queue, *names])
+                conn.execute(_APPLIED, [queue, *names, tick])
                 if branch
                 else conn.execute("select pg_catalog.txid_current_snapshot()::text")
             ).fetchone()

@@ -117,7 +117,7 @@ class _Pair:
         # The correct contents of missing and different rows, for a repair.
         self._right: dict[str, Row] = {}
         with catalog.reading(
-            self._source, self._queue, self._replica.source, self._check
+            self._source, self._queue, self._replica.source, before.id, self._check
         ) as snapshot:
             seen = Snapshot.parse(snapshot)
             self._follow(seen, patience)

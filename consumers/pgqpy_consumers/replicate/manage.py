@@ -21,6 +21,7 @@ _NEWEST: LiteralString = """
 select max(t.tick_id) from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue
  where q.queue_name = %s
 """
+_REGISTERED: LiteralString = "select from pgq.get_consumer_info(%s, %s)"
 
 
 class Manager:
@@ -161,6 +162,11 @@ class Manager:
                 raise ReplicaError(
                     f"table {each} is {each.state}", hint="Let it come in step, or remove it."
                 )
+        if tables and target.execute(_REGISTERED, state.names).fetchone():
+            raise ReplicaError(
+                f"another consumer {consumer!r} reads the queue of the target",
+                hint="Give each replication of a queue a consumer of its own.",
+            )
         [newest] = source.execute(_NEWEST, [queue])
         while (tick := state.progress() or 0) < newest[0]:
             go_on()
