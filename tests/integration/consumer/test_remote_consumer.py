@@ -687,7 +687,7 @@ def test_a_tick_that_came_while_the_batch_was_opened_is_known_with_its_snapshot(
 ) -> None:
     """Otherwise `pgqpy consumer rewind` could not make the tick again."""
     ops.register(conn, queue, "c")
-    statement, parameters = next_batch(queue, "c", 100, None, None, with_tick=True)
+    statement, parameters = next_batch(queue, "c", 100, None, 100, with_tick=True)
     holder, consumer = connect(autocommit=False), connect()
     consumer.row_factory = dict_row  # type: ignore[assignment]
     holder.execute("lock table pgq.position_0 in access exclusive mode")
