@@ -153,6 +153,7 @@ def test_by_default_sends_have_no_span_and_events_one_if_they_fail(
     assert effect.end_time <= failed.start_time
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "text",
     [
