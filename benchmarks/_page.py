@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import NAMES
-from benchmarks._plot import plot
 from benchmarks._result import CHECKOUT, FIGURES, Figure, Result, group_of
 from benchmarks._show import as_text, number, quantity
 
@@ -108,6 +107,8 @@ def wrapped(text: str) -> str:
 
 def section(result: Result, plots: Path) -> Iterator[str]:
     """The measured part of a section."""
+    # A large import, of one test among all that each process of the suite collects.
+    from benchmarks._plot import plot
 
     if result.quick:
         yield "**A quick run: its figures say nothing.**\n"

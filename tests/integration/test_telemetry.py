@@ -194,6 +194,7 @@ def test_each_event_sees_its_own_trace_and_what_surrounds_them_the_batch(
     assert seen == expected | {"without": trace_id(batch)}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "text",
     [

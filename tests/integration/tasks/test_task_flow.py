@@ -251,6 +251,7 @@ def test_a_rollback_leaves_the_flow_as_it_was(tasks: Tasks, connect: Connect) ->
     tasks.finish(claimed(tasks)[forged])
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("steps", "message"),
     [

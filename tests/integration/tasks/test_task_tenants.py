@@ -278,32 +278,33 @@ def test_queues_with_such_names_become_tenants(conn: Connection) -> None:
     assert setting(conn, "queue_weight")["shop/old"] == 2
 
 
-@pytest.mark.parametrize(
-    ("sqlstate", "said", "call"),
-    [
-        (INVALID, "names no tenant", "push('mails/', '1')"),
-        (INVALID, "names no tenant", "create_queue('mails/')"),
-        (NOT_FOUND, "'mails/a/b' does not exist", "push('mails/a/b', '1')"),
-        (NOT_FOUND, "the parameter keep_tenants of 'nosuch'", "push('nosuch/a', '1')"),
-        (NOT_FOUND, "does not exist", "set_queue_config('mails/b', 'weight', '2')"),
-        (INVALID, "is that of a tenant", "set_queue_config('mails/a', 'keep_tenants', '1 day')"),
-        (INVALID, "is that of a tenant", "restrict_queue('mails/a')"),
-        (INVALID, "has tenants", "set_queue_config('mails', 'keep_tenants', null)"),
-        (INVALID, "cannot be kept", "set_queue_config('mails', 'keep_tenants', '0')"),
-        (INVALID, "cannot be", "set_queue_config('mails', 'keep_tenants', 'yes')"),
-        (HAS_TASKS, "'mails/a' has a task", "drop_queue('mails')"),
-        *(
-            (INVALID, "weight", f"set_queue_config('mails/a', 'weight', '{weight}')")
-            for weight in ("0", "-1", "1001", "1.5", "infinity", "")
-        ),
-        (INVALID, "weight", "set_queue_config('mails/a', 'weight', null)"),
-    ],
-)
-def test_bad_input(conn: Connection, sqlstate: str, said: str, call: str) -> None:
+BAD_INPUT = [
+    (INVALID, "names no tenant", "push('mails/', '1')"),
+    (INVALID, "names no tenant", "create_queue('mails/')"),
+    (NOT_FOUND, "'mails/a/b' does not exist", "push('mails/a/b', '1')"),
+    (NOT_FOUND, "the parameter keep_tenants of 'nosuch'", "push('nosuch/a', '1')"),
+    (NOT_FOUND, "does not exist", "set_queue_config('mails/b', 'weight', '2')"),
+    (INVALID, "is that of a tenant", "set_queue_config('mails/a', 'keep_tenants', '1 day')"),
+    (INVALID, "is that of a tenant", "restrict_queue('mails/a')"),
+    (INVALID, "has tenants", "set_queue_config('mails', 'keep_tenants', null)"),
+    (INVALID, "cannot be kept", "set_queue_config('mails', 'keep_tenants', '0')"),
+    (INVALID, "cannot be", "set_queue_config('mails', 'keep_tenants', 'yes')"),
+    (HAS_TASKS, "'mails/a' has a task", "drop_queue('mails')"),
+    *(
+        (INVALID, "weight", f"set_queue_config('mails/a', 'weight', '{weight}')")
+        for weight in ("0", "-1", "1001", "1.5", "infinity", "")
+    ),
+    (INVALID, "weight", "set_queue_config('mails/a', 'weight', null)"),
+]
+
+
+def test_bad_input(conn: Connection, subtests: pytest.Subtests) -> None:
     fill(conn, a=1)
-    with ops.refused(sqlstate, said):
-        conn.execute(f"select pgq_task.{call}".encode())
-    assert ops.value(conn, QUEUES) == ["mails", "mails/a"]
+    for sqlstate, said, call in BAD_INPUT:
+        with subtests.test(call):
+            with ops.refused(sqlstate, said):
+                conn.execute(f"select pgq_task.{call}".encode())
+            assert ops.value(conn, QUEUES) == ["mails", "mails/a"]
     assert claim(conn) == {"a": 1}
 
 

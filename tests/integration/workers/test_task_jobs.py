@@ -385,6 +385,7 @@ def test_a_push_has_its_own_timeout_and_attempts(
     ]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "options",
     [
