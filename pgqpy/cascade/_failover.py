@@ -53,6 +53,7 @@ def take_over_dead_root(
         )
     orphans = [name for name, info in infos.items() if _is_orphan(info, infos, new_root)]
     ahead: dict[str, int] = {}
+    last_tick = new.last_tick
     if root is None:
         progress("hold")
         for name in {new_root, *orphans}:
@@ -60,9 +61,9 @@ def take_over_dead_root(
             set_paused(nodes, name, True)
         _catch_up(nodes, new_root, timeout, progress)
         ahead = _pass_leaves(nodes, new_root, progress)
+        last_tick = nodes.node(new_root).info().last_tick
         progress("promote")
         nodes.node(new_root).call("promote_branch", allow=(301,))
-    last_tick = nodes.node(new_root).info().last_tick
     _gather(nodes, new_root, old, progress)
     complete(nodes, new_root, progress)
     return Takeover(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, LiteralString
 
 import pgqpy.dsn
 from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType, open_node, where
@@ -24,6 +24,17 @@ _IDENTITY = """
     select oid::pg_catalog.int8, datname, pg_catalog.pg_postmaster_start_time()::pg_catalog.text
       from pg_catalog.pg_database
      where datname = pg_catalog.current_database()
+"""
+
+
+_HANDS_OVER: LiteralString = "select pg_catalog.to_regclass('pgq_node.handed_over')::text"
+_DELAYED: LiteralString = """
+    select coalesce(pg_catalog.jsonb_agg(h), '[]')::text
+      from pgq_node.handed_over h
+     where h.queue_name = %s and not h.taken
+"""
+_FORGET_DELAYED: LiteralString = """
+    delete from pgq_node.handed_over where queue_name = %s and not taken returning ev_id
 """
 
 
@@ -313,6 +324,16 @@ def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: f
             f"node {provider} does not have tick {tick}, at which {name} is",
             hint="let it copy more from its provider; else drop the node and make it anew",
         )
+
+
+def move_delayed(old: Node, new: Node) -> None:
+    """Give a root the delayed events that have left the queue of an old one."""
+    if not (old.value(_HANDS_OVER) and new.value(_HANDS_OVER)):
+        return
+    events = old.value(_DELAYED, old.queue)
+    if events != "[]":
+        new.call("take_delayed", events)
+        old.rows(_FORGET_DELAYED, old.queue)
 
 
 def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = False) -> None:

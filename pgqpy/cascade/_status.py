@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pgqpy.cascade._manage import move_delayed
 from pgqpy.cascade._nodes import NodeInfo, Nodes, NodeType
 from pgqpy.dsn import redact
 from pgqpy.errors import PermissionDenied
@@ -124,12 +125,12 @@ def fence_old_roots(nodes: Nodes, look: dict[str, NodeInfo | str]) -> dict[str, 
     for name, info in infos.items():
         if root is None or info.type != "root" or info.epoch >= root.epoch:
             continue
+        old = nodes.node(name)
         try:
             last = info.fenced_tick or newest_common_tick(nodes, name, root.name)
-            answer = nodes.node(name).call(
-                "fence_root", root.name, root.epoch, last, allow=(301, 405)
-            )
+            answer = old.call("fence_root", root.name, root.epoch, last, allow=(301, 405))
             rests[name] = answer["rest"]
+            move_delayed(old, nodes.node(root.name))
         except PermissionDenied:
             rests[name] = None
     return rests

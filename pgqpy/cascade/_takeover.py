@@ -11,8 +11,15 @@ from datetime import datetime, timedelta
 from time import monotonic
 
 from pgqpy._runtime.words import duration
-from pgqpy.cascade._manage import NOTICED, change_provider, subscribe, wait_for, wait_for_tick
-from pgqpy.cascade._nodes import NodeInfo, Nodes
+from pgqpy.cascade._manage import (
+    NOTICED,
+    change_provider,
+    move_delayed,
+    subscribe,
+    wait_for,
+    wait_for_tick,
+)
+from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
 from pgqpy.errors import CascadeError
 
@@ -272,15 +279,21 @@ class _Planned:
                     )
                 rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
         except (Exception, KeyboardInterrupt):
-            old.rows(_TAKE_EVENTS, self.nodes.queue)
+            _take_events(old)
             raise
 
     def take_events_again(self, root: NodeInfo) -> None:
         """Complete the takeover of a node that is the root already, or give up another's."""
         self.last_tick = root.last_tick
         if root.refuses_events:
-            self.nodes.node(root.name).rows(_TAKE_EVENTS, self.nodes.queue)
+            _take_events(self.nodes.node(root.name))
         complete(self.nodes, root.name, self.progress)
+
+
+def _take_events(root: Node) -> None:
+    root.rows(_TAKE_EVENTS, root.queue)
+    # Delayed events had left the queue.
+    root.rows("select pgq_node.maint_watermark(%s)", root.queue)
 
 
 def complete(nodes: Nodes, root: str, progress: Progress) -> None:
@@ -298,6 +311,7 @@ def complete(nodes: Nodes, root: str, progress: Progress) -> None:
             other = nodes.node(name)
             other.call("unregister_subscriber", root, allow=(304,))
             other.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, infos[root].worker)
+            move_delayed(other, node)
 
 
 def tick_time(nodes: Nodes, name: str, tick: int) -> datetime | None:

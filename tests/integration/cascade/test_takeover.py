@@ -112,6 +112,20 @@ def test_an_interrupted_takeover_can_be_given_up(tree: Tree) -> None:
     assert tree.read("b") == ["last tick", "demote", "promote"]
 
 
+def test_delayed_events_go_along_and_come_back_if_the_takeover_is_given_up(tree: Tree) -> None:
+    three(tree)
+    at = "select pgq.insert_event_at(%s, now() + '1 hour', 't', 'delayed')"
+    due = "select array_agg(ev_data) from pgq.get_delayed_events(%s, 10)"
+    tree.conns["a"].execute(at, [QUEUE])
+    with pytest.raises(Killed):
+        move(tree, "a", "b", die_at="demote")
+    move(tree, "a", "a")
+    assert ops.value(tree.conns["a"], due, QUEUE) == ["delayed"]
+    move(tree, "a", "b")
+    assert ops.value(tree.conns["a"], due, QUEUE) is None
+    assert ops.value(tree.conns["b"], due, QUEUE) == ["delayed"]
+
+
 def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
     three(tree)
 
@@ -282,6 +296,8 @@ def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree
     with tree.open("b") as nodes:
         done = take_over_dead_root(nodes, "b")
     assert done.ahead == {"d": ahead}
+    # What the new root takes comes after what the leaf has.
+    assert done.last_tick == ahead
     tree.insert("b", "new")
     tree.follows("d", "b")
     assert tree.info("d").last_tick > ahead
