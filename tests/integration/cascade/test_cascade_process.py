@@ -13,7 +13,7 @@ from tests.fixtures.fix_cascade import AddNode, Node, join_node
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_client import wait_until
 
-QUEUES = [f"q{number}" for number in range(12)]
+QUEUES = [f"q{number}" for number in range(6)]
 
 
 @pytest.fixture
