@@ -17,23 +17,20 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, SECONDS, check_settings
-from pgqpy._runtime.failure import soon, storable
+from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
-from pgqpy.cascade._node import read_state
+from pgqpy.cascade._node import note_error, read_state
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
-from pgqpy.retry import in_short
-
-_MOST_OF_AN_ERROR = 1_000
 
 
 # Long: a setting each.
@@ -425,9 +422,7 @@ class CascadedWorker(Stoppable):
             return
         database = self._databases.at(self.dsn)
         with suppress(psycopg.Error, PgqError), database.connection() as node:
-            encoding = node.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            self._tell(node, statements.NOTE_ERROR, reason)
+            note_error(node, self.queue, self._consumer, error)
 
 
 _SETTINGS = {
