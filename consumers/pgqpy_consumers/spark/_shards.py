@@ -5,12 +5,14 @@ Each shard is read by the reader of a single database, which knows nothing of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,28 +21,68 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pgqpy.errors import ConnectionFailed, InvalidShardMap, PgqError
 from pgqpy.shards import ShardMap
-from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS, EventPartition, patiently
+from pgqpy_consumers.spark._events import (
+    DEFAULT_PARTITIONS,
+    EVENT_SCHEMA,
+    EventPartition,
+    EventSource,
+    patiently,
+    slices_between,
+)
 from pgqpy_consumers.spark._options import EventOptions, InvalidOption, ReadOptions
 from pgqpy_consumers.spark._reader import PgqReader, Plain, Span, decoding, event_schema, pin
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from pgqpy_consumers.spark.payload import Decoder
 
 O = TypeVar("O", bound=EventOptions)  # noqa: E741
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 SHARD = StructField("shard", StringType())
 """The column with the name of an event's shard."""
 
 
-def load_map(options: EventOptions) -> ShardMap:
-    """The map as it is now. Raises InvalidShardMap."""
-    assert options.shards is not None
-    shards = ShardMap.load(options.shards)
-    shards.check_queue(options.queue)
-    return shards
+class MapFile:
+    """The file of a shard map, which may change."""
+
+    def __init__(self, path: str, queue: str) -> None:
+        self._path = path
+        self._queue = queue
+        self._version: tuple[int, ...] | None = None
+        self._shards: ShardMap | None = None
+
+    @property
+    def shards(self) -> ShardMap:
+        """The map, as last read."""
+        assert self._shards is not None
+        return self._shards
+
+    def read(self) -> ShardMap | None:
+        """The map if it has changed since the last call. Raises InvalidShardMap at the first; a
+        later one that cannot be read changes nothing."""
+        try:
+            found = Path(self._path).stat()
+            version: tuple[int, ...] = found.st_mtime_ns, found.st_size, found.st_ino
+        except OSError:
+            version = ()
+        if version == self._version:
+            return None
+        self._version = version
+        try:
+            shards = ShardMap.load(self._path)
+            shards.check_queue(self._queue)
+        except InvalidShardMap as error:
+            if self._shards is None:
+                raise
+            _log.warning("going on with the shard map as it was: %s", error)
+            return None
+        self._shards = shards
+        return shards
 
 
 def of_shard(options: O, dsn: str) -> O:
@@ -55,7 +97,10 @@ def of_shard(options: O, dsn: str) -> O:
 
 def of_shards(options: O) -> dict[str, O]:
     """The options to read each of the shards with, by name."""
-    shards = load_map(options).shards
+    assert options.shards is not None
+    file = MapFile(options.shards, options.queue)
+    file.read()
+    shards = file.shards.shards
     return {name: of_shard(options, shards[name].dsn) for name in sorted(shards)}
 
 
@@ -122,6 +167,10 @@ def schema_of_shards(options: EventOptions) -> StructType:
     return StructType([columns[name] for name in options.columns])
 
 
+SHARDS_SCHEMA = StructType([*EVENT_SCHEMA, SHARD])
+"""The schema of events of several shards."""
+
+
 @dataclass(frozen=True)
 class ShardPartition(EventPartition):
     """A slice of a shard's events."""
@@ -184,6 +233,30 @@ def pin_shards(options: ReadOptions) -> dict[str, Span]:
     `pin` that name the shard; if it is to wait for shards, not ConnectionFailed."""
     calls = {shard: partial(pin, each) for shard, each in of_shards(options).items()}
     return for_each(waiting(options, calls))
+
+
+def shards_frame(
+    spark: SparkSession,
+    sources: Mapping[str, EventSource],
+    ends: Mapping[str, tuple[int, int]],
+    most: int,
+) -> DataFrame:
+    """The events of sources by shard, with a column ``shard``; like `events_frame`. ``ends`` are
+    the event sequences between which they are, ``most`` is the number of slices."""
+    number = shares({shard: end - start for shard, (start, end) in ends.items()}, most)
+    parts = [
+        ShardPartition(source, each, shard)
+        for shard, source in sources.items()
+        for each in slices_between(*ends[shard], number[shard])
+    ]
+    decoding = ShardDecoding.of(EventOptions(queue="-"), SHARDS_SCHEMA)
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from decoding.rows(parts[number])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, SHARDS_SCHEMA)
 
 
 class ShardsReader(DataSourceReader):

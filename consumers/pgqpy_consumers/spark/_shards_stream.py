@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -31,17 +30,16 @@ from pgqpy.errors import (
     TickNotFound,
 )
 from pgqpy.retry import Backoff
-from pgqpy.shards import ShardMap
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS
 from pgqpy_consumers.spark._options import StreamOptions
 from pgqpy_consumers.spark._ranges import SHARDS, ForeignOffset, Offset
 from pgqpy_consumers.spark._shards import (
     SHARD,
+    MapFile,
     ShardDecoding,
     ShardPartition,
     for_each,
-    load_map,
     named,
     of_shard,
     partitions_of,
@@ -148,8 +146,8 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._decoding = ShardDecoding.of(options, schema)
         self._columns = StructType([field for field in schema if field.name != SHARD.name])
-        self._map: ShardMap | None = None
-        self._file: tuple[int, ...] = ()
+        assert options.shards is not None
+        self._file = MapFile(options.shards, options.queue)
         self._members: dict[str, Member] = {}
         self._initial: Place | None = None
         self._available_now = False
@@ -183,7 +181,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         drained = [
             name
             for name, end in ends.items()
-            if name not in self._shards.shards and not _has_events(end)
+            if name not in self._file.shards.shards and not _has_events(end)
         ]
         for name in drained:
             _log.warning("shard %r has left the map, and is drained", name)
@@ -232,28 +230,12 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the shards
 
-    @property
-    def _shards(self) -> ShardMap:
-        assert self._map is not None
-        return self._map
-
     def _load(self) -> None:
         """Read the map if it has changed. A member that has left it stays until it is drained."""
-        if self._available_now:
+        changed = None if self._available_now else self._file.read()
+        if changed is None:
             return
-        assert self._options.shards is not None
-        file = _version(self._options.shards)
-        if file == self._file:
-            return
-        self._file = file
-        try:
-            self._map = load_map(self._options)
-        except InvalidShardMap as error:
-            if self._map is None:
-                raise
-            _log.warning("going on with the shard map as it was: %s", error)
-            return
-        for name, shard in sorted(self._map.shards.items()):
+        for name, shard in sorted(changed.shards.items()):
             member = self._members.get(name)
             if member is None or member.dsn != shard.dsn:
                 if member is not None:
@@ -320,7 +302,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_due(self, name: str, places: Mapping[str, Place]) -> bool:
         """Whether the shards that it is after are as far as they must be."""
-        shard = self._shards.shards.get(name)
+        shard = self._file.shards.shards.get(name)
         return shard is None or all(
             other in places and places[other]["tick"] >= tick for other, tick in shard.after.items()
         )
@@ -359,12 +341,3 @@ def _has_events(end: Place) -> bool:
 def _still(place: Place) -> Place:
     """The place as the end of a micro-batch without events of it."""
     return {key: value for key, value in place.items() if key != AFTER}
-
-
-def _version(path: str) -> tuple[int, ...]:
-    """What differs when the file has changed."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return (0,)
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+import pgqpy
 from pgqpy.embedded import Server
-from pgqpy.errors import ConnectionFailed, InvalidShardMap
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap
+from pgqpy.models import Start
 from pgqpy.shards import HASHES
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
 from pgqpy_consumers.spark._options import StreamOptions
@@ -26,7 +28,7 @@ from tests.fixtures.fix_example import SPARK_PATIENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from pgqpy_consumers.spark._shards_stream import ShardsStreamReader
 
@@ -359,7 +361,7 @@ def test_all_shards_are_one_dataframe(spark: SparkSession, shards: Shards) -> No
         shards.produce(shard, '{"n": 1}', '{"n": 2}')
     tick = ops.value(shards["b"], "select max(tick_time) from pgq.tick")
 
-    def load(schema: str | None = None, **options: object) -> DataFrame:
+    def load(schema: str | None = None, **options: str) -> DataFrame:
         given = {"shards": str(shards.path), "queue": QUEUE} | options
         reader = spark.read.format("pgq").options(**given)
         return (reader.schema(schema) if schema else reader).load()
@@ -461,3 +463,108 @@ def test_a_stream_over_shards_is_exact_while_one_is_killed_and_one_joins(
     assert b'"shards": {"a": {"queue": ' in offsets
     assert b"host" not in offsets
     assert b"postgres" not in offsets
+
+
+# --- SparkConsumer
+
+
+def test_a_consumer_gets_the_batches_of_all_shards_in_one_call(
+    spark: SparkSession, shards: Shards, mortal_shard: Server
+) -> None:
+    from pgqpy_consumers.spark import SparkConsumer
+
+    shards.map("a", "b", "c")
+    calls: list[list[str]] = []
+    failures = iter([RuntimeError("not yet"), None])
+
+    class All(SparkConsumer):
+        queue = QUEUE
+        consumer = CONSUMER
+        start: Start = "first"
+
+        def process_batches(
+            self, spark: SparkSession, batches: Mapping[str, pgqpy.Batch], df: DataFrame
+        ) -> None:
+            rows = sorted(f"{row.shard}:{row.ev_data}" for row in df.collect())
+            calls.append(rows)
+            assert sorted(batches) == sorted(self.conns) == sorted({row[0] for row in rows})
+            for shard, conn in self.conns.items():
+                conn.execute("insert into effect values (%s)", [batches[shard].id])
+            error = next(failures, None)
+            if error is not None:
+                raise error
+
+    for shard in "abc":
+        shards[shard].execute("create table effect (batch_id bigint)")
+        shards.produce(shard, "1")
+    every = ["a:1", "b:1", "c:1"]
+    consumer = All(shards=str(shards.path), spark=spark)
+    with pytest.raises(RuntimeError, match="not yet"):
+        consumer.run(until_empty=True)
+    consumer.run(until_empty=True)
+    assert calls == [every, every]
+    assert [ops.value(shards[shard], "select count(*) from effect") for shard in "abc"] == [1] * 3
+
+    # One that is down stops no other, and is caught up.
+    shards.produce("c", "2")
+    mortal_shard.kill()
+    shards.produce("a", "2")
+    with pytest.raises(ConnectionFailed, match="shard 'c'"):
+        consumer.run(until_empty=True)
+    assert calls[2:] == [["a:2"]]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(consumer.run)
+        shards.produce("b", "2")
+        wait_until(lambda: calls[3:] == [["b:2"]], SPARK_PATIENCE)
+        mortal_shard.restart()
+        wait_until(lambda: calls[4:] == [["c:2"]], SPARK_PATIENCE)
+        consumer.stop()
+        running.result()
+    with pytest.raises(InvalidConsumer, match="no process_batches"):
+        SparkConsumer(shards=str(shards.path), queue=QUEUE, consumer=CONSUMER)
+
+
+# --- archive and replay
+
+
+def test_an_archive_of_shards_has_each_event_once_and_can_be_replayed(
+    spark: SparkSession, shards: Shards, mortal_shard: Server, tmp_path: Path
+) -> None:
+    from pgqpy_consumers.spark import Archive, Replay, Selection
+    from pgqpy_consumers.spark._archive_log import ArchiveError
+
+    class Lake(Archive):
+        queue = QUEUE
+        path = str(tmp_path / "lake")
+
+    def archive() -> None:
+        Lake.run_shards(str(shards.path), spark=spark, until_empty=True)
+
+    shards.map("a", "b", "c")
+    for shard in "abc":
+        shards.produce(shard, "1", "2")
+    archive()
+    shards.produce("c", "3")
+    mortal_shard.kill()
+    shards.produce("a", "3")
+    with pytest.raises(ConnectionFailed, match="shard 'c'"):
+        archive()
+    mortal_shard.restart()
+    archive()
+    archive()
+    rows = spark.read.parquet(Lake.path).select("shard", "ev_data").collect()
+    every = ["a:1", "a:2", "a:3", "b:1", "b:2", "c:1", "c:2", "c:3"]
+    assert sorted(f"{row.shard}:{row.ev_data}" for row in rows) == every
+
+    with pytest.raises(ArchiveError, match="an archive of shards"):
+        Lake(shards.dsns["a"], spark=spark).register()
+    with pytest.raises(ArchiveError, match="no shard x"):
+        Replay(spark, Lake.path, Selection(shard="x"))
+    shards["b"].execute("select pgq.create_queue('again')")
+    ops.register(shards["b"], "again", "reader")
+    Replay(spark, Lake.path, Selection()).send(shards.dsns["b"], "again", mark="ev_extra4")
+    ops.tick(shards["b"], "again")
+    sent = ops.events(shards["b"], ops.next_batch(shards["b"], "again", "reader"))
+    assert [f"{json.loads(row[9])['shard']}:{row[5]}" for row in sent] == every
+    counts = Replay(spark, Lake.path, Selection(shard="c")).counts()
+    assert [each.events for each in counts] == [3]
