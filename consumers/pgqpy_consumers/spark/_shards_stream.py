@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, TypeAlias, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -30,6 +30,7 @@ from pgqpy.errors import (
     TickNotFound,
 )
 from pgqpy.retry import Backoff
+from pgqpy.shards import Shard
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS
 from pgqpy_consumers.spark._options import StreamOptions
@@ -64,19 +65,37 @@ GRACE = 5.0
 SHARDS_AT_A_TIME = 64
 
 
+_GAINED: LiteralString = "select shard_name, shard_gained from pgq.get_shard_info(%s)"
+
+
 class Member(PgqStreamReader):
     """The stream of one shard, and whether that can be reached. It makes one call at a time."""
 
-    def __init__(self, shard: str, options: StreamOptions, schema: StructType) -> None:
+    def __init__(self, shard: Shard, options: StreamOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.shard = shard
+        self.shard = shard.name
         self.dsn = options.dsn
+        self.version = shard.version
         self.left_out = False
         """Whether this run takes nothing of it."""
         self._is_down = False
         self._call: Future[Any] | None = None
         self._backoff = Backoff(0.1, 2.0)
         self._again = 0.0
+
+    def latestOffset(self, start: Place, limit: ReadLimit) -> Place:  # noqa: N802
+        """The end of the shard's part of a micro-batch; none while the map is older than keys that
+        the shard has got, for it must say what is to be read first."""
+        end = super().latestOffset(start, limit)
+        return end if end == start or self._session.run(self._is_current) else start
+
+    def _is_current(self, conn: pgqpy.Connection) -> bool:
+        for name, gained in conn.execute(_GAINED, [self._options.queue]):
+            if name != self.shard:
+                raise InvalidShardMap(f"this database is that of shard {name!r}")
+            if gained > self.version:
+                return False
+        return True
 
     def joined(self) -> Place:
         """Where it starts if it is not in the checkpoint: at its consumer, or its oldest events."""
@@ -241,7 +260,8 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if member is not None:
                     member.stop()
                 options = of_shard(self._options, shard.dsn)
-                self._members[name] = Member(name, options, self._columns)
+                self._members[name] = Member(shard, options, self._columns)
+            self._members[name].version = shard.version
 
     def _places(self, offset: Place) -> dict[str, Place]:
         """The places in an offset. Raises InvalidShardMap if it has one of a shard that is gone."""
@@ -327,11 +347,11 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def fair_shares(events: Mapping[str, int], most: int) -> dict[str, int]:
     """The events to take of each shard: what some do not need is for the others."""
-    shares = {}
+    taken = {}
     for done, (name, wanted) in enumerate(sorted(events.items(), key=itemgetter(1))):
-        shares[name] = min(wanted, most // (len(events) - done))
-        most -= shares[name]
-    return shares
+        taken[name] = min(wanted, most // (len(events) - done))
+        most -= taken[name]
+    return taken
 
 
 def _has_events(end: Place) -> bool:

@@ -14,7 +14,6 @@ import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.consumer import RunOptions
 from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
-from pgqpy.shards import Shard
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._archive_log import (
     HEADER,
@@ -132,10 +131,8 @@ class Archive(SparkConsumer):
                 )
         return True
 
-    def run(self, **options: Unpack[RunOptions]) -> None:
-        """Run like `SparkConsumer.run`; registers like `register`, and raises its errors."""
+    def _begin(self) -> None:
         self.register()
-        super().run(**options)
 
     @classmethod
     def run_shards(
@@ -155,21 +152,16 @@ class Archive(SparkConsumer):
         """
         from pgqpy_consumers.spark._shards_consumer import ShardLoops
 
-        def make(shard: Shard, *_: object) -> Archive:
-            made = cls(
-                shard.dsn,
-                path=path,
-                spark=session,
-                queue=queue,
-                consumer=consumer,
-                shard=shard.name,
-            )
-            # Before there are threads that would do it at the same time.
-            made._log()
-            return made
-
         session = spark or get_session()
-        ShardLoops(shards, queue or cls.queue, make).run(**options)
+
+        def make(shard: str, dsn: str, _: object) -> pgqpy.Consumer:
+            made = cls(dsn, path=path, spark=session, queue=queue, consumer=consumer, shard=shard)
+            # Now, before threads do it at the same time.
+            made._log()
+            assert isinstance(made._loop, pgqpy.Consumer)
+            return made._loop
+
+        ShardLoops(shards, make).run(**options)
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         """Leave `run` if a retry does not help."""

@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from datetime import timedelta
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, NoReturn, Unpack
+from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn, Unpack
 
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -19,7 +18,6 @@ import pgqpy
 from pgqpy.consumer import RunOptions, check_names
 from pgqpy.errors import InvalidConsumer
 from pgqpy.models import Start
-from pgqpy.shards import Shard
 from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
@@ -132,7 +130,11 @@ class SparkConsumer:
             raise TypeError("give a dsn, or shards")
         if type(self).process_batches is SparkConsumer.process_batches:
             raise InvalidConsumer(f"{type(self).__name__} has shards and no process_batches")
-        self._loop = ShardLoops(shards, self.queue, partial(_ShardLoop, self), self._deliver_all)
+        self._loop = ShardLoops(
+            shards,
+            lambda _, dsn, deliver: _ShardLoop(self, dsn, deliver),
+            self._deliver_all,
+        )
 
     # --- to be overridden
 
@@ -234,6 +236,9 @@ class SparkConsumer:
         """The connections that will finish the batches, by shard; inside ``process_batches``."""
         return self._conns
 
+    def _begin(self) -> None:
+        """Called at the beginning of `run`, in each shard."""
+
     def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self.failed_batch = None
         self._conn = conn
@@ -305,6 +310,7 @@ class _Loop(pgqpy.Consumer):
         self._seconds = 0.0
 
     def run(self, **options: Unpack[RunOptions]) -> None:
+        self._owner._begin()
         self._until_empty = options.get("until_empty", False)
         self._collects = not self._until_empty and not self.listen
         self._goal = None
@@ -374,23 +380,6 @@ class _Loop(pgqpy.Consumer):
 
 class _ShardLoop(_Loop):
     """The loop of one shard of several."""
-
-    def __init__(
-        self,
-        owner: SparkConsumer,
-        shard: Shard,
-        deliver: Callable[[pgqpy.Connection, pgqpy.Batch], None],
-        is_due: Callable[[], bool],
-    ) -> None:
-        super().__init__(owner, shard.dsn, deliver)
-        self._shard = shard
-        self._is_due = is_due
-
-    def wants_batch(self, conn: pgqpy.Connection) -> bool:
-        return self._is_due() and super().wants_batch(conn)
-
-    def log_fields(self, batch: pgqpy.Batch | None = None) -> dict[str, Any]:
-        return super().log_fields(batch) | {"shard": self._shard.name}
 
     def _progress(
         self, conn: pgqpy.Connection, batch: pgqpy.Batch, speed: float | None
