@@ -33,7 +33,7 @@ from tests.fixtures.fix_example import Program
 
 QUEUE = "orders"
 PATIENCE = 300.0
-PAUSE = 0.25
+PAUSE = 0.5
 
 DRIVER = """
 import json, sys
