@@ -69,9 +69,8 @@ select count(*) from e
 class Producer(threading.Thread):
     """Writes into one shard until it is stopped, whatever happens to its server."""
 
-    def __init__(self, shard: str, dsn: str) -> None:
-        super().__init__()
-        self._shard = shard
+    def __init__(self, dsn: str) -> None:
+        super().__init__(daemon=True)
         self._dsn = dsn
         self._stopping = threading.Event()
 
@@ -165,7 +164,7 @@ def run(home: Path, shards: int, servers: int, seconds: float) -> None:
         waiting = dict(list(dsns.items())[len(here) :])
         path = home / "shards.toml"
         write_map(path, here)
-        producers = [Producer(name, dsn) for name, dsn in dsns.items()]
+        producers = [Producer(dsn) for dsn in dsns.values()]
         for producer in producers:
             producer.start()
         stream = Stream(path, home)
@@ -173,6 +172,7 @@ def run(home: Path, shards: int, servers: int, seconds: float) -> None:
         began = time.monotonic()
         join_every = seconds / (len(waiting) + 1)
         while not seen(home):
+            stream.tend()
             time.sleep(0.5)
         print(f"first micro-batch after {time.monotonic() - began:.0f} s", flush=True)
         began = time.monotonic()
