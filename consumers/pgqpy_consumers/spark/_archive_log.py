@@ -7,6 +7,8 @@
     PATH/_pgqpy/queue=orders/log/00000000000000000007.json    the newest tick range
     PATH/_pgqpy/queue=orders/staging/5b0c.../                 files of a range that is being written
 
+An archive of shards has them one level below the queue, also in the log: ``queue=orders/shard=a``.
+
 Spark, and most other readers of Parquet, ignore names that begin with an underscore. A range's
 files are written into a directory of their own (stage). The range enters the log, which makes it
 archived (commit). Then its files are moved to where they are read (publish). A range that was
@@ -40,6 +42,9 @@ KEPT = 100
 """Entries of the log that are kept for people; only the newest is needed."""
 
 FileFormat: TypeAlias = Literal["parquet", "avro"]
+
+SHARD = "shard"
+"""The first column below the queue that partitions an archive of shards."""
 
 PARTITIONS: Mapping[str, str] = {
     "day": "date(ev_time)",
@@ -133,12 +138,23 @@ def queues(directory: Directory) -> list[str]:
     return [unquote(queue) for _, mark, queue in found if mark]
 
 
-class ArchiveLog:
-    """The log of one queue in an archive. One process at a time may change it."""
+def shards(directory: Directory, queue: str) -> list[str | None]:
+    """The shards of a queue that an archive has events of; None if it is not one of shards."""
+    found = (name.partition("shard=") for name in directory.names(_home(queue)))
+    return [unquote(shard) for _, mark, shard in found if mark] or [None]
 
-    def __init__(self, directory: Directory, queue: str) -> None:
+
+def _home(queue: str, shard: str | None = None) -> str:
+    home = f"{CONTROL}/queue={quote(queue, safe='')}"
+    return home if shard is None else f"{home}/shard={quote(shard, safe='')}"
+
+
+class ArchiveLog:
+    """The log of one queue in an archive, or of one shard. One process at a time may change it."""
+
+    def __init__(self, directory: Directory, queue: str, shard: str | None = None) -> None:
         self.directory = directory
-        self._home = f"{CONTROL}/queue={quote(queue, safe='')}"
+        self._home = _home(queue, shard)
 
     def __str__(self) -> str:
         """The full name of the log's directory."""

@@ -88,12 +88,13 @@ class DriverSession:
         """Call a repeatable function with the session's connection.
 
         If the server went away since the last call, or goes away during this one, wait until
-        it is back, and call again.
+        it is back, and call again. Not for a shard that others need not wait for.
 
         Raises ConsumerInUse if another query has the consumer; ConnectionFailed.
         """
         backoff = Backoff(0.1, 2.0)
-        patience = RECONNECT if self._conn is not None else 0.0
+        waits = self._conn is not None and self._options.on_shard_down == "fail"
+        patience = RECONNECT if waits else 0.0
         end = monotonic() + patience
         while True:
             try:

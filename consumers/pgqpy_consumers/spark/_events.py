@@ -10,13 +10,14 @@ Executors unpickle an `EventSource` and a `Slice`, and have no other input.
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
@@ -31,10 +32,15 @@ from pyspark.sql.types import (
 
 from pgqpy import dsn
 from pgqpy.errors import ConnectionFailed, NotReplayed, TickNotFound
+from pgqpy.retry import Backoff
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 # --- an event as a row, with the names and the order of pgq.get_batch_events
 
@@ -164,6 +170,8 @@ class EventSource:
     replayed: str | None = field(default=None, repr=False)
     """A query that tells whether the server, a standby, has replayed the events; None: it is not
     asked."""
+    patient: bool = False
+    """Wait for a server that cannot be reached."""
 
     def statement(self, part: Slice) -> str:
         """The query for the events of a slice."""
@@ -179,7 +187,7 @@ class EventSource:
         # Autocommit: each statement has its own snapshot. The check must not share the one of the
         # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
         # and its check would pass.
-        with connect(self.conninfo) as connection:
+        with connect(self.conninfo, patient=self.patient) as connection:
             if self.replayed is not None:
                 self._await_replay(connection, self.replayed)
             try:
@@ -270,13 +278,21 @@ def events_frame(spark: SparkSession, source: EventSource, slices: Sequence[Slic
 
 
 @contextmanager
-def connect(conninfo: str) -> Iterator[Any]:
-    """An ADBC connection in autocommit. Raises ConnectionFailed, which names this machine."""
-    import adbc_driver_manager
+def connect(conninfo: str, *, patient: bool = False) -> Iterator[Any]:
+    """An ADBC connection in autocommit. Raises ConnectionFailed, which names this machine, unless
+    it is ``patient``."""
     from adbc_driver_manager.dbapi import Connection
 
+    connection = patiently(partial(_open, conninfo)) if patient else _open(conninfo)
+    with Connection(_Kept(), connection, autocommit=True) as kept:  # type: ignore[arg-type]
+        yield kept
+
+
+def _open(conninfo: str) -> Any:
+    import adbc_driver_manager
+
     try:
-        connection = adbc_driver_manager.AdbcConnection(_database(conninfo))
+        return adbc_driver_manager.AdbcConnection(_database(conninfo))
     except adbc_driver_manager.Error as error:
         raise ConnectionFailed(
             f"{socket.gethostname()} cannot connect to {dsn.redact(conninfo)}",
@@ -284,8 +300,18 @@ def connect(conninfo: str) -> Iterator[Any]:
             hint="Executors connect by themselves: host names must mean the same there, and"
             " pg_hba.conf, firewalls and max_connections must let each of them in.",
         ) from error
-    with Connection(_Kept(), connection, autocommit=True) as kept:  # type: ignore[arg-type]
-        yield kept
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """What the call returns, as soon as the server can be reached."""
+    backoff = Backoff(0.1, 2.0)
+    while True:
+        try:
+            return call()
+        except ConnectionFailed as error:
+            pause = backoff.pause(error)
+            _log.log(backoff.level, "waiting for a server: %s", error.message)
+            sleep(pause)
 
 
 @lru_cache(maxsize=8)

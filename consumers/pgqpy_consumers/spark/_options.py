@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from difflib import get_close_matches
@@ -159,6 +160,9 @@ class EventOptions(Options):
 
     read_dsn: Annotated[str | None, text] = field(default=None, repr=False)
     """A standby of the queue's server, on which events are read; None: on the server itself."""
+    shards: Annotated[str | None, text] = None
+    """The file with the shard map, instead of a DSN."""
+    on_shard_down: Annotated[str, one_of("fail", "wait")] = "fail"
     num_partitions: Annotated[int | None, count] = None
     """The maximum number of slices to read a range in."""
     columns: Annotated[tuple[str, ...] | None, _names] = None
@@ -175,6 +179,7 @@ class EventOptions(Options):
     """The version of the contract; None: the newest."""
 
     def __post_init__(self) -> None:
+        self._exclude("shards", "dsn", "read_dsn")
         if self.contract is None:
             if self.contract_version is not None:
                 raise InvalidOption(
@@ -201,6 +206,20 @@ class EventOptions(Options):
         with self._connect(self.read_dsn, application_name) as conn:
             yield conn
 
+    def with_values(self, **values: object) -> Self:
+        """A copy in which these fields are others; without the checks, which were made."""
+        made = copy(self)
+        vars(made).update(values)
+        return made
+
+    def _exclude(self, name: str, *others: str) -> None:
+        for other in others:
+            if getattr(self, name) is not None and getattr(self, other) is not None:
+                raise InvalidOption(
+                    f"options {_camel_case(name)} and {_camel_case(other)} exclude each other",
+                    hint="Give one of them.",
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(EventOptions):
@@ -220,13 +239,14 @@ class ReadOptions(EventOptions):
         self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")
         self._exclude("start_tick", "start_time")
         self._exclude("end_tick", "end_time")
-
-    def _exclude(self, name: str, *others: str) -> None:
-        for other in others:
-            if getattr(self, name) is not None and getattr(self, other) is not None:
+        if self.shards is not None:
+            # A tick is one database's.
+            self._exclude("shards", "start_tick", "end_tick")
+            # Streams have a consumer, too, and are not to wait for a range.
+            if self.consumer is not None and self.on_shard_down == "wait":
                 raise InvalidOption(
-                    f"options {_camel_case(name)} and {_camel_case(other)} exclude each other",
-                    hint="Give one of them.",
+                    "option onShardDown is wait, which reading with a consumer cannot",
+                    hint="Read with startTime, or stream.",
                 )
 
 
@@ -241,6 +261,16 @@ class StreamOptions(EventOptions):
     max_ticks_per_trigger: Annotated[int | None, count] = None
     max_events_per_trigger: Annotated[int | None, count] = None
     fail_on_data_loss: Annotated[bool, _flag] = True
+    forget_shards: Annotated[tuple[str, ...] | None, _names] = None
+    """The shards that have left the map, and whose rest is given up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shards is not None and isinstance(self.starting_position, int):
+            raise InvalidOption(
+                "option startingPosition is a tick, which is one database's, not all shards'",
+                hint="Give consumer, earliest, latest or time:TIME.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

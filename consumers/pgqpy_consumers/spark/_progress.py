@@ -31,7 +31,7 @@ class Progress:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         conn: pgqpy.Connection,
         batch: pgqpy.Batch,
         events_per_second: float | None,

@@ -22,6 +22,9 @@ from pgqpy.errors import (
 )
 from pgqpy_consumers.spark._events import EVENT_COLUMNS, EventSource
 
+SHARDS = "shards"
+"""The key of the offsets by shard, in the checkpoint of a stream over shards."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offset:
@@ -43,7 +46,12 @@ class Offset:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        """The offset that a checkpoint holds."""
+        """The offset that a checkpoint holds. Raises ForeignOffset if it is one of shards."""
+        if SHARDS in stored:
+            raise ForeignOffset(
+                "the checkpoint is that of a stream over shards",
+                hint="Give option shards, with the map, instead of dsn.",
+            )
         return cls(
             queue=str(stored["queue"]),
             tick=int(stored["tick"]),

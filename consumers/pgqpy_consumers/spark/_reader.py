@@ -60,7 +60,7 @@ class PgqReader(DataSourceReader):
         self._start, self._end = span
         self._decoding = decoding(options, schema)
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[EventPartition]:
         """Ask for the query now: rotation may have gone on since the range was pinned."""
         options = self._options
         name = "pgqpy spark read"

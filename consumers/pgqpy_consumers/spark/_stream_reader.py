@@ -83,6 +83,16 @@ select coalesce(
 """
 
 
+def default_limit(options: StreamOptions) -> ReadLimit:
+    """The limit of a micro-batch by the options."""
+    if options.max_events_per_trigger is not None:
+        return ReadMaxRows(options.max_events_per_trigger)
+    if options.max_ticks_per_trigger is not None:
+        # Spark has no limit of ticks: this one only says that there is a limit.
+        return ReadMaxRows(NO_LIMIT)
+    return ReadAllAvailable()
+
+
 class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches of a queue's events, on behalf of a registered consumer.
 
@@ -112,12 +122,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limits of maxEventsPerTrigger and maxTicksPerTrigger."""
-        if self._options.max_events_per_trigger is not None:
-            return ReadMaxRows(self._options.max_events_per_trigger)
-        if self._options.max_ticks_per_trigger is not None:
-            # Spark has no limit of ticks: this one only says that there is a limit.
-            return ReadMaxRows(NO_LIMIT)
-        return ReadAllAvailable()
+        return default_limit(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the micro-batch that begins after ``start``.
@@ -140,7 +145,12 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if AFTER not in end:
             # A first micro-batch without events: it ends where it begins.
             return []
-        return self._session.run(lambda conn: self._slices(conn, end))
+        return [*self.slices(end, self._options.num_partitions or DEFAULT_PARTITIONS)]
+
+    def slices(self, end: dict[str, Any], most: int) -> list[EventPartition]:
+        """At most this many slices of the micro-batch that ends there, and is not an empty first
+        one."""
+        return self._session.run(lambda conn: self._slices(conn, end, most))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, in no order; runs on an executor."""
@@ -204,7 +214,9 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return last
             return ranges.offset_at(conn, self._options.queue, tick)
 
-    def _slices(self, conn: pgqpy.Connection, end: dict[str, Any]) -> list[InputPartition]:
+    def _slices(
+        self, conn: pgqpy.Connection, end: dict[str, Any], most: int
+    ) -> list[EventPartition]:
         last = Offset.from_dict(end)
         ranges.check(conn, self._options.queue, last)
         after = self._follow(conn, end[AFTER])
@@ -220,7 +232,6 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=self._options.where,
                 standby=standby,
             )
-        most = self._options.num_partitions or DEFAULT_PARTITIONS
         return [EventPartition(source, part) for part in slices_between(after.seq, last.seq, most)]
 
     def _follow(self, conn: pgqpy.Connection, start: dict[str, Any]) -> Offset:

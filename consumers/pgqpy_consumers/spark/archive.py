@@ -16,7 +16,9 @@ from pgqpy.consumer import RunOptions
 from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._archive_log import (
+    HEADER,
     PARTITIONS,
+    SHARD,
     ArchiveError,
     ArchiveLog,
     Commit,
@@ -27,6 +29,7 @@ from pgqpy_consumers.spark._archive_log import (
 from pgqpy_consumers.spark._events import cut, events_frame
 from pgqpy_consumers.spark._ranges import ForeignOffset, Offset
 from pgqpy_consumers.spark.consumer import SparkConsumer
+from pgqpy_consumers.spark.session import get_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,12 +88,15 @@ class Archive(SparkConsumer):
         spark: SparkSession | None = None,
         queue: str | None = None,
         consumer: str | None = None,
+        shard: str | None = None,
     ) -> None:
-        """Parameters are as for `SparkConsumer`; ``path`` too wins over the class's."""
+        """Parameters are as for `SparkConsumer`; ``path`` too wins over the class's. ``shard`` is
+        the name of the database in an archive of shards; see `run_shards`."""
         super().__init__(dsn, spark=spark, queue=queue, consumer=consumer)
         self.path = path or self.path
         if not self.path:
             raise TypeError(f"{type(self).__name__} needs a path")
+        self.shard = shard
         self._dsn = dsn
         self._session: SparkSession | None = None
 
@@ -125,10 +131,37 @@ class Archive(SparkConsumer):
                 )
         return True
 
-    def run(self, **options: Unpack[RunOptions]) -> None:
-        """Run like `SparkConsumer.run`; registers like `register`, and raises its errors."""
+    def _begin(self) -> None:
         self.register()
-        super().run(**options)
+
+    @classmethod
+    def run_shards(
+        cls,
+        shards: str,
+        *,
+        path: str | None = None,
+        spark: SparkSession | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        """Archive all shards of a map, given by its file, each by an archiver in a thread.
+
+        The archive has a column ``shard``, below the queue. Each shard has a log of its own, and is
+        archived exactly, whatever happens to the others: one that is down stops none.
+        """
+        from pgqpy_consumers.spark._shards_consumer import ShardLoops
+
+        session = spark or get_session()
+
+        def make(shard: str, dsn: str, _: object) -> pgqpy.Consumer:
+            made = cls(dsn, path=path, spark=session, queue=queue, consumer=consumer, shard=shard)
+            # Now, before threads do it at the same time.
+            made._log()
+            assert isinstance(made._loop, pgqpy.Consumer)
+            return made._loop
+
+        ShardLoops(shards, make).run(**options)
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         """Leave `run` if a retry does not help."""
@@ -179,11 +212,21 @@ class Archive(SparkConsumer):
     def _log(self) -> tuple[ArchiveLog, tuple[str, ...], FileFormat]:
         """The queue's log, the partitioning of the archive, and the format of its files."""
         directory = Directory(self.spark, self.path)
-        columns, files = create_archive(directory, self.partition_by, self.file_format)
+        wanted = self.partition_by
+        if self.shard is not None:
+            wanted = wanted and (SHARD, *wanted)
+            if wanted is None and not directory.exists(HEADER):
+                wanted = (SHARD, "day")
+        columns, files = create_archive(directory, wanted, self.file_format)
+        if (SHARD in columns) != (self.shard is not None):
+            raise ArchiveError(
+                f"{directory} is {'' if SHARD in columns else 'not '}an archive of shards",
+                hint="Archive into another directory.",
+            )
         if files == "avro":
             # An error now, not in the first batch, if fastavro is not installed.
             import pgqpy_consumers.spark._archive_avro  # noqa: F401
-        return ArchiveLog(directory, self.queue), columns, files
+        return ArchiveLog(directory, self.queue, self.shard), columns, files
 
     def _check(self, conn: pgqpy.Connection, last: Commit) -> None:
         try:
@@ -234,7 +277,10 @@ class Archive(SparkConsumer):
     def _partitioned(self, events: DataFrame, partition_by: Sequence[str]) -> DataFrame:
         """The events with the columns that partition them, in order: so files are ordered by
         ev_id, and reading a range of ids reads little."""
-        partitions = [sf.expr(PARTITIONS[name]).alias(name) for name in partition_by]
+        partitions = [
+            (sf.lit(self.shard) if name == SHARD else sf.expr(PARTITIONS[name])).alias(name)
+            for name in partition_by
+        ]
         with_columns = events.select("*", sf.lit(self.queue).alias("queue"), *partitions)
         return with_columns.sortWithinPartitions("queue", *partition_by, "ev_id")
 

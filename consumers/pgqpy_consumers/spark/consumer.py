@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from time import monotonic
@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from pgqpy.consumer import RunOptions, check_names
+from pgqpy.errors import InvalidConsumer
 from pgqpy.models import Start
 from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.spark._collect import Bounds, Collector
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from pgqpy_consumers.spark._shards_consumer import ShardLoops
 
 logger = logging.getLogger("pgqpy")
 
@@ -103,20 +105,36 @@ class SparkConsumer:
         spark: SparkSession | None = None,
         queue: str | None = None,
         consumer: str | None = None,
+        shards: str | None = None,
     ) -> None:
         """Names given here win over the class's.
 
         ``dsn`` is as for `pgqpy.dsn.resolve`; executors connect as this process does, so the names
         in it must mean the same on their machines. ``spark`` is the session to compute in: by
         default the active one, that of spark-submit, or else a local one, made when it is needed.
+        ``shards`` is the file of a shard map, instead of a DSN: then `process_batches` is called.
         """
         self.queue = queue or self.queue
         self.consumer = consumer or self.consumer
         self._spark = spark
         self._conn: pgqpy.Connection | None = None
+        self._conns: Mapping[str, pgqpy.Connection] = {}
         self.failed_batch: pgqpy.Batch | None = None
         """The batch that made `run` or `run_once` raise; None for any other error."""
-        self._loop = _Loop(self, dsn)
+        if shards is None:
+            self._loop: _Loop | ShardLoops = _Loop(self, dsn, self._deliver)
+            return
+        from pgqpy_consumers.spark._shards_consumer import ShardLoops
+
+        if dsn is not None:
+            raise TypeError("give a dsn, or shards")
+        if type(self).process_batches is SparkConsumer.process_batches:
+            raise InvalidConsumer(f"{type(self).__name__} has shards and no process_batches")
+        self._loop = ShardLoops(
+            shards,
+            lambda _, dsn, deliver: _ShardLoop(self, dsn, deliver),
+            self._deliver_all,
+        )
 
     # --- to be overridden
 
@@ -129,6 +147,19 @@ class SparkConsumer:
         rows, is processed again.
         """
         raise NotImplementedError(f"{type(self).__name__} must override process_batch")
+
+    def process_batches(
+        self, spark: SparkSession, batches: Mapping[str, pgqpy.Batch], df: DataFrame
+    ) -> None:
+        """Process batches of several shards, by the shard's name; called instead if there are
+        ``shards``.
+
+        ``df`` has the events of all of them, and a column ``shard``. Statements on ``conns[shard]``
+        commit exactly when that shard's batch is finished. Shards commit one after the other: if it
+        raises, all these batches come again, and if a server goes down meanwhile, its own; they may
+        come together with others then.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override process_batches")
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
         """Called when a batch is committed. ``stats.events`` does not count reads of ``df``."""
@@ -200,20 +231,50 @@ class SparkConsumer:
             raise RuntimeError("conn is there only while process_batch runs")
         return self._conn
 
+    @property
+    def conns(self) -> Mapping[str, pgqpy.Connection]:
+        """The connections that will finish the batches, by shard; inside ``process_batches``."""
+        return self._conns
+
+    def _begin(self) -> None:
+        """Called at the beginning of `run`, in each shard."""
+
     def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self.failed_batch = None
-        is_new = conn.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
-        conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
         self._conn = conn
         try:
-            watch_events(conn, batch)
-            df = _batch_frame(self.spark, conn, batch, self.num_partitions)
-            self.process_batch(self.spark, batch, df)
+            source = _source(conn, batch)
+            slices = slices_between(batch.seq_start, batch.seq_end, self._parts())
+            self.process_batch(self.spark, batch, events_frame(self.spark, source, slices))
         except Exception:
             self.failed_batch = batch
             raise
         finally:
             self._conn = None
+
+    def _deliver_all(
+        self, conns: Mapping[str, pgqpy.Connection], batches: Mapping[str, pgqpy.Batch]
+    ) -> None:
+        from pgqpy_consumers.spark._shards import shards_frame
+
+        self.failed_batch = None
+        self._conns = conns
+        try:
+            sources = {shard: _source(conns[shard], batch) for shard, batch in batches.items()}
+            ends = {shard: (each.seq_start, each.seq_end) for shard, each in batches.items()}
+            df = shards_frame(self.spark, sources, ends, self._parts())
+            self.process_batches(self.spark, batches, df)
+        except Exception:
+            self.failed_batch = next(iter(batches.values()))
+            raise
+        finally:
+            self._conns = {}
+
+    def _parts(self) -> int:
+        """The maximum number of slices."""
+        context = getattr(self.spark, "sparkContext", None)
+        tasks = DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
+        return self.num_partitions or tasks
 
 
 _SHARED = (
@@ -225,7 +286,12 @@ _SHARED = (
 class _Loop(pgqpy.Consumer):
     """Does all that is not Spark's. A part, not a base: its process_batch has another signature."""
 
-    def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
+    def __init__(
+        self,
+        owner: SparkConsumer,
+        dsn: str | None,
+        deliver: Callable[[pgqpy.Connection, pgqpy.Batch], None],
+    ) -> None:
         check_names(type(owner))
         bounds = Bounds(**{each.name: getattr(owner, each.name) for each in fields(Bounds)})
         for name in _SHARED:
@@ -233,6 +299,7 @@ class _Loop(pgqpy.Consumer):
         # If events are collected, notifications of single ticks are not needed.
         self.listen = not bounds.collecting
         self._owner = owner
+        self._deliver = deliver
         super().__init__(dsn, queue=owner.queue, consumer=owner.consumer)
         self._collector = Collector(self.queue, self.consumer, bounds)
         self._collects = False
@@ -243,6 +310,7 @@ class _Loop(pgqpy.Consumer):
         self._seconds = 0.0
 
     def run(self, **options: Unpack[RunOptions]) -> None:
+        self._owner._begin()
         self._until_empty = options.get("until_empty", False)
         self._collects = not self._until_empty and not self.listen
         self._goal = None
@@ -268,13 +336,10 @@ class _Loop(pgqpy.Consumer):
         self, batch: pgqpy.Batch, idle: Callable[[], pgqpy.Connection]
     ) -> Iterator[None]:
         """Show the progress of a batch, and log its end."""
-        from pgqpy_consumers.spark._progress import Progress
-
         started = monotonic()
         speed = self._events / self._seconds if self._seconds else None
         # The session to read events with: executors read them, so it is free.
-        progress = Progress(self._owner.spark, idle(), batch, speed)
-        with progress.reported(show=self._owner.show_progress):
+        with self._progress(idle(), batch, speed):
             yield
         seconds = monotonic() - started
         self._done = batch.tick
@@ -291,8 +356,19 @@ class _Loop(pgqpy.Consumer):
             extra=self.log_fields(batch) | {"events": events, "seconds": seconds},
         )
 
+    def _progress(
+        self, conn: pgqpy.Connection, batch: pgqpy.Batch, speed: float | None
+    ) -> AbstractContextManager[None]:
+        from pgqpy_consumers.spark._progress import Progress
+
+        progress = Progress(self._owner.spark, conn, batch, speed)
+        return progress.reported(show=self._owner.show_progress)
+
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
-        self._owner._deliver(conn, batch)
+        is_new = conn.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
+        conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
+        watch_events(conn, batch)
+        self._deliver(conn, batch)
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
         self._owner.on_batch(stats)
@@ -302,15 +378,25 @@ class _Loop(pgqpy.Consumer):
         self._owner.failed_batch = None
 
 
-def _batch_frame(
-    spark: SparkSession, conn: pgqpy.Connection, batch: pgqpy.Batch, num_partitions: int | None
-) -> DataFrame:
+class _ShardLoop(_Loop):
+    """The loop of one shard of several."""
+
+    def _progress(
+        self, conn: pgqpy.Connection, batch: pgqpy.Batch, speed: float | None
+    ) -> AbstractContextManager[None]:
+        # The tasks, and the terminal's line, are those of all shards.
+        from pgqpy_consumers.spark._progress import Progress
+
+        return Progress(None, conn, batch, speed).reported(show=False)
+
+
+def _source(conn: pgqpy.Connection, batch: pgqpy.Batch) -> EventSource:
     """The events of the batch; executors connect as ``conn`` did."""
     condition = "true"
     if batch.event_types is not None:
         types = sql.Literal(list(batch.event_types)).as_string(conn)
         condition = f"ev_type = any({types}::text[])"
-    source = EventSource(
+    return EventSource(
         conninfo=make_conninfo(
             conninfo(conn), application_name=f"pgqpy {batch.consumer} slice"[:63]
         ),
@@ -319,7 +405,3 @@ def _batch_frame(
         condition=condition,
         still_there=f"select 1 from pgq.get_batch_info({batch.id:d}) where tick_id is not null",
     )
-    context = getattr(spark, "sparkContext", None)
-    tasks = DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
-    parts = num_partitions or tasks
-    return events_frame(spark, source, slices_between(batch.seq_start, batch.seq_end, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -15,7 +16,14 @@ from pyspark.sql.types import StructType
 from pgqpy import dsn as dsns
 from pgqpy.errors import PgqError
 from pgqpy.formats import NEW_EVENT_COLUMNS
-from pgqpy_consumers.spark._archive_log import ArchiveError, Directory, partitions, queues
+from pgqpy_consumers.spark._archive_log import (
+    SHARD,
+    ArchiveError,
+    Directory,
+    partitions,
+    queues,
+    shards,
+)
 from pgqpy_consumers.spark._events import EVENT_COLUMNS, EVENT_SCHEMA
 from pgqpy_consumers.spark.source import PgqDataSource
 
@@ -52,6 +60,8 @@ class Selection:
 
     queue: str | None = None
     """The queue that they were in. None: the only one in the archive."""
+    shard: str | None = None
+    """The shard that they were in, if it is an archive of shards. None: all of them."""
     from_time: datetime | None = None
     """The earliest ev_time, inclusive."""
     to_time: datetime | None = None
@@ -75,7 +85,8 @@ class Count:
 
 
 class Replay:
-    """Sends the selected events of an archive into a queue, in the order of ev_id, all at once."""
+    """Sends the selected events of an archive into a queue, in the order of ev_id, all at once;
+    those of shards one shard after the other."""
 
     def __init__(self, spark: SparkSession, path: str, selection: Selection) -> None:
         """List the archive's files; files that come later are not read.
@@ -87,6 +98,7 @@ class Replay:
         self._directory = Directory(spark, path)
         self._partition_by, self._files = partitions(self._directory)
         self.queue = self._source_queue(selection.queue)
+        self._place = (SHARD,) if SHARD in self._partition_by else ()
         self._events = self._selected(selection)
 
     def counts(self) -> list[Count]:
@@ -109,7 +121,7 @@ class Replay:
         Raises ArchiveError if some of the events have a value in the mark's column, and the errors
         of writing with ``format("pgq")``.
         """
-        events = self._events.orderBy("ev_id")
+        events = self._events.orderBy(*self._place, "ev_id")
         if mark is not None:
             self._check_free(mark)
             events = events.withColumn(mark, self._mark())
@@ -138,11 +150,16 @@ class Replay:
     def _selected(self, selection: Selection) -> DataFrame:
         avro = self._files == "avro"
         schema = StructType([*(_BINARY_FILE if avro else EVENT_SCHEMA)]).add("queue", "string")
+        for name in self._place:
+            schema = schema.add(name, "string")
         days = "day" in self._partition_by
         if days:
             schema = schema.add("day", "date")
         reader = self._spark.read.schema(schema).format("binaryFile" if avro else "parquet")
         events = reader.load(str(self._directory)).where(sf.col("queue") == self.queue)
+        if selection.shard is not None:
+            self._check_shard(selection.shard)
+            events = events.where(sf.col(SHARD) == selection.shard)
         from_time, to_time = (
             each and each.astimezone(UTC) for each in (selection.from_time, selection.to_time)
         )
@@ -151,9 +168,7 @@ class Replay:
         if to_time is not None and days:
             events = events.where(sf.col("day") <= sf.lit(to_time.date()))
         if avro:
-            from pgqpy_consumers.spark._archive_avro import read
-
-            events = read(events)
+            events = self._of_avro(events)
         if from_time is not None:
             events = events.where(sf.col("ev_time") >= sf.lit(from_time))
         if to_time is not None:
@@ -164,13 +179,32 @@ class Replay:
             events = events.where(sf.col("ev_id") <= selection.last_id)
         if selection.types:
             events = events.where(sf.col("ev_type").isin(*selection.types))
-        events = events.select(*EVENT_COLUMNS)
+        events = events.select(*EVENT_COLUMNS, *self._place)
         if selection.where is None:
             return events
         try:
             return events.where(selection.where)
         except AnalysisException as error:
             raise InvalidCondition(str(error).partition("\n")[0]) from error
+
+    def _of_avro(self, files: DataFrame) -> DataFrame:
+        from pgqpy_consumers.spark._archive_avro import read
+
+        if not self._place:
+            return read(files)
+        parts = [
+            read(files.where(sf.col(SHARD) == sf.lit(shard))).withColumn(SHARD, sf.lit(shard))
+            for shard in shards(self._directory, self.queue)
+        ]
+        return reduce(lambda one, other: one.unionAll(other), parts)
+
+    def _check_shard(self, shard: str) -> None:
+        there = [each for each in shards(self._directory, self.queue) if each is not None]
+        if shard not in there:
+            raise ArchiveError(
+                f"{self._directory} has no shard {shard} of queue {self.queue}",
+                hint=f"It has {', '.join(there)}." if there else "It is not one of shards.",
+            )
 
     def _check_free(self, column: str) -> None:
         taken = self._events.where(sf.col(column).isNotNull()).select("ev_id").first()
@@ -181,7 +215,8 @@ class Replay:
             )
 
     def _mark(self) -> Column:
-        fields = (sf.lit(self.queue).alias("queue"), sf.col("ev_id"), sf.col("ev_time"))
+        place = [sf.lit(self.queue).alias("queue"), *map(sf.col, self._place)]
+        fields = (*place, sf.col("ev_id"), sf.col("ev_time"))
         return sf.to_json(
             sf.struct(*fields),
             {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"},

@@ -38,8 +38,8 @@ class PgqDataSource(DataSource):
         df = spark.read.format("pgq").option("queue", "orders").load()
     """
 
-    _span: Span | PgqError | None = None
-    """The span that batch reads read, or the error that prevents it."""
+    _span: Span | dict[str, Span] | PgqError | None = None
+    """The span that batch reads read, or that of each shard, or the error that prevents it."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,8 +64,8 @@ class PgqDataSource(DataSource):
         if of_table is not None:
             options = _checked(of_table)
             check_no_password(options)
-            return carrying(event_schema(options), of_table)
-        schema = event_schema(EventOptions.pick(self.options))
+            return carrying(_schema(options), of_table)
+        schema = _schema(EventOptions.pick(self.options))
         self._pin()
         # Every stream that is read has a consumer.
         if isinstance(self._span, PgqError) and "consumer" not in self.options:
@@ -75,7 +75,13 @@ class PgqDataSource(DataSource):
     def _pin(self) -> None:
         if self._span is None:
             try:
-                self._span = pin(ReadOptions.parse(self.options))
+                options = ReadOptions.parse(self.options)
+                if options.shards is None:
+                    self._span = pin(options)
+                else:
+                    from pgqpy_consumers.spark._shards import pin_shards
+
+                    self._span = pin_shards(options)
             except PgqError as error:
                 self._span = error
 
@@ -88,14 +94,24 @@ class PgqDataSource(DataSource):
         if isinstance(self._span, PgqError):
             raise self._span
         assert self._span is not None
-        return PgqReader(ReadOptions.parse(self.options), schema, self._span)
+        options = ReadOptions.parse(self.options)
+        if isinstance(self._span, dict):
+            from pgqpy_consumers.spark._shards import ShardsReader
+
+            return ShardsReader(options, schema, self._span)
+        return PgqReader(options, schema, self._span)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of ``spark.readStream``."""
+        schema, of_table = carried(schema)
+        options = StreamOptions.parse({**of_table, **self.options})
+        if options.shards is not None:
+            from pgqpy_consumers.spark._shards_stream import ShardsStreamReader
+
+            return ShardsStreamReader(options, schema)
         from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
-        schema, of_table = carried(schema)
-        return PgqStreamReader(StreamOptions.parse({**of_table, **self.options}), schema)
+        return PgqStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of ``df.write``."""
@@ -122,6 +138,14 @@ def _checked(options: dict[str, str]) -> EventOptions:
         if "consumer" not in map(str.lower, options):
             raise
         return StreamOptions.parse(options)
+
+
+def _schema(options: EventOptions) -> StructType:
+    if options.shards is None:
+        return event_schema(options)
+    from pgqpy_consumers.spark._shards import schema_of_shards
+
+    return schema_of_shards(options)
 
 
 def _append_only(overwrite: bool) -> None:

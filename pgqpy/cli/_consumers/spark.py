@@ -35,6 +35,9 @@ master_option = click.option(
     metavar="URL",
     help="Where Spark runs; default: as spark-submit says, else local[*].",
 )
+shards_option = click.option(
+    "--shards", type=TEXT, metavar="FILE", help="All shards of this map, instead of --dsn."
+)
 
 
 def _partitions(value: str) -> tuple[str, ...]:
@@ -74,11 +77,18 @@ def spark_session(master: str | None) -> SparkSession:
 @spark.command("run", role="pgq_reader")
 @click.option("--once", is_flag=True, help="Process what is there now, and end; for schedulers.")
 @master_option
+@shards_option
 @click.option("--consumer", type=CONSUMER, help="The name, instead of the class's.")
 @click.option("--queue", type=QUEUE, help="The queue, instead of the class's.")
 @click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
 def run(
-    dsn: str, target: str, queue: str | None, consumer: str | None, master: str | None, once: bool
+    dsn: str,
+    target: str,
+    queue: str | None,
+    consumer: str | None,
+    master: str | None,
+    shards: str | None,
+    once: bool,
 ) -> None:
     """Run a SparkConsumer.
 
@@ -98,7 +108,8 @@ def run(
     from pgqpy_consumers.spark.session import log_batches
 
     log_batches()
-    made = consumer_class(dsn, spark=spark_session(master), queue=queue, consumer=consumer)
+    where: Any = {"dsn": dsn} if shards is None else {"shards": shards}
+    made = consumer_class(**where, spark=spark_session(master), queue=queue, consumer=consumer)
     try:
         made.run(until_empty=once)
     except Exception as error:
@@ -161,6 +172,7 @@ def load(target: str) -> type[SparkConsumer]:
 @click.option("--once", is_flag=True, help="Archive what is there now, and end; for schedulers.")
 @click.option("--accept-gap", is_flag=True, help="Go on after events that are gone for good.")
 @master_option
+@shards_option
 def archive(
     dsn: str,
     queue: str,
@@ -172,6 +184,7 @@ def archive(
     once: bool,
     accept_gap: bool,
     master: str | None,
+    shards: str | None,
 ) -> None:
     """Write a queue's history as Parquet, or as Avro.
 
@@ -180,10 +193,13 @@ def archive(
     queue, continues where the archive ends, and runs until SIGTERM or Ctrl-C. The consumer keeps
     events from rotation until they are archived. An archive can hold several queues.
 
+    With --shards it archives all databases of a shard map, with a column shard.
+
     Examples:
       pgqpy spark archive orders /lake/events
       pgqpy spark archive orders s3a://lake/events --once
       pgqpy spark archive orders hdfs:///events --partition-by month,type
+      pgqpy spark archive orders /lake/events --shards shards.toml
     """
     spark = spark_session(master)
     from pgqpy_consumers.spark.archive import Archive
@@ -192,8 +208,9 @@ def archive(
         collect_for = timedelta(minutes=collect) if collect else None
 
         def on_commit(self, commit: Commit) -> None:
+            of = queue if self.shard is None else f"{queue} in shard {self.shard}"
             say(
-                f"archived {commit.events:,} events of queue {queue} up to tick"
+                f"archived {commit.events:,} events of queue {of} up to tick"
                 f" {commit.end.tick}; files: {len(commit.files)}"
             )
 
@@ -201,6 +218,12 @@ def archive(
     Archiver.file_format = file_format
     Archiver.accept_gap = accept_gap
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    if shards is not None:
+        Archiver.show_progress = False
+        Archiver.run_shards(
+            shards, path=path, spark=spark, queue=queue, consumer=consumer, until_empty=once
+        )
+        return
     archiver = Archiver(dsn, path=path, spark=spark, queue=queue, consumer=consumer)
     try:
         archiver.run(until_empty=once)
@@ -227,21 +250,26 @@ def archive_info(path: str, master: str | None) -> None:
       pgqpy spark archive-info s3a://lake/events
     """
     spark = spark_session(master)
-    from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory, partitions, queues
+    from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory, partitions, queues, shards
 
     directory = Directory(spark, path)
     by, files = partitions(directory)
-    newest = [(queue, ArchiveLog(directory, queue).newest()) for queue in queues(directory)]
-    found = [
+    newest = [
+        ({"queue": queue} | ({} if shard is None else {"shard": shard}), log.newest())
+        for queue in queues(directory)
+        for shard in shards(directory, queue)
+        for log in [ArchiveLog(directory, queue, shard)]
+    ]
+    found: list[dict[str, Any]] = [
         {
-            "queue": queue,
+            **place,
             "events": last.total_events,
             "files": last.total_files,
             "after_tick": last.first_tick,
             "last_tick": last.end.tick,
             "archived": last.time,
         }
-        for queue, last in newest
+        for place, last in newest
         if last is not None
     ]
     if wants_json():
@@ -257,6 +285,7 @@ def archive_info(path: str, master: str | None) -> None:
 @click.argument("path", type=TEXT)
 @queue_argument
 @click.option("--source", type=TEXT, metavar="QUEUE", help="The queue they were in, if several.")
+@click.option("--shard", type=TEXT, metavar="NAME", help="Of this shard, if it has shards.")
 @click.option("--from", "from_time", type=MOMENT, help="Of this time or later.")
 @click.option("--to", "to_time", type=MOMENT, help="Of before this time.")
 @click.option("--ids", type=Parsed("ids", _ids), metavar="A..B", help="From A up to B.")

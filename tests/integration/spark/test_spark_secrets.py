@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.fixtures.fix_db import Connection
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IN_DSN, IN_OPTION = "sesame-of-the-dsn", "sesame-of-the-option"
+IN_MAP = "sesame-of-the-map"
 # Not a name that Spark takes for that of a secret, and hides.
 ROLE = "spark_teller"
 
@@ -26,7 +28,7 @@ import glob, os, sys
 import psycopg
 from pgqpy_consumers.spark import PgqDataSource, SparkConsumer, local_session
 
-dsn, url, admin, in_dsn, in_option = sys.argv[1:]
+dsn, url, admin, in_dsn, in_option, shards = sys.argv[1:]
 here = os.environ["TMPDIR"]
 spark = local_session("local[2]", {
     "spark.log.level": "INFO",
@@ -76,6 +78,22 @@ def stream(effect, at):
              .trigger(availableNow=True).start())
     query.awaitTermination()
 
+# The password is in the map of the shards, and none of their options has it.
+over = {"shards": shards, "queue": "test_queue"}
+df = spark.read.format("pgq").options(**over).load()
+show(df)
+print("read shards", df.count())
+refuse(0)
+try:
+    df.count()
+except Exception as error:
+    print("driver of shards refused:", error)
+refuse(-1)
+query = (spark.readStream.format("pgq").options(**over, consumer="shards").load()
+         .writeStream.foreachBatch(lambda df, _: (show(df), print("streamed", df.count())))
+         .option("checkpointLocation", here + "/shards").trigger(availableNow=True).start())
+query.awaitTermination()
+
 def count_refused(df, _):
     show(df)
     refuse(0)
@@ -108,7 +126,7 @@ spark.stop()
 def test_the_password_is_in_nothing_that_spark_says(
     conn: Connection, dsn: str, queue: str, tmp_path: Path
 ) -> None:
-    for consumer in ("stream", "consumer"):
+    for consumer in ("stream", "consumer", "shards"):
         ops.register(conn, queue, consumer)
     ops.insert(conn, queue, "data")
     ops.tick(conn, queue)
@@ -117,9 +135,12 @@ def test_the_password_is_in_nothing_that_spark_says(
         spark_dsn = make_conninfo(dsn, user=ROLE, password=IN_DSN)
         url = dsn.replace("postgres@", f"{ROLE}:{IN_DSN}@")
         assert IN_DSN in url
+        shards = tmp_path / "shards.toml"
+        in_map = make_conninfo(dsn, user=ROLE, password="${OF_THE_SHARD}")
+        shards.write_text(f"[shards.a]\ndsn = {json.dumps(in_map)}\nhashes = [0, 65536]")
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, spark_dsn, url, dsn, IN_DSN, IN_OPTION],
-            env=os.environ | {"TMPDIR": str(tmp_path)},
+            [sys.executable, "-c", PROGRAM, spark_dsn, url, dsn, IN_DSN, IN_OPTION, str(shards)],
+            env=os.environ | {"TMPDIR": str(tmp_path), "OF_THE_SHARD": IN_MAP},
             capture_output=True,
             text=True,
             check=False,
@@ -130,6 +151,9 @@ def test_the_password_is_in_nothing_that_spark_says(
     host = conn.info.host
     assert "read 1" in done.stdout
     assert "read by SQL 1" in done.stdout
+    assert "read shards 1" in done.stdout
+    assert "streamed 1" in done.stdout
+    assert "driver of shards refused:" in done.stdout
     # The log has the name of the option.
     assert b"dsn" in b"".join(
         path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("local-")
@@ -144,5 +168,5 @@ def test_the_password_is_in_nothing_that_spark_says(
     assert any(b"SparkListenerEnvironmentUpdate" in content for content in files.values())
     assert any(name.endswith(".kept") and content for name, content in files.items())
     said_by = files | {"output": done.stdout.encode(), "errors": done.stderr.encode()}
-    for secret in (IN_DSN, IN_OPTION):
+    for secret in (IN_DSN, IN_OPTION, IN_MAP):
         assert [name for name, said in said_by.items() if secret.encode() in said] == []
