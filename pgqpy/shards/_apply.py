@@ -155,7 +155,9 @@ class _Change:
             for consumer in Admin(source).get_consumer_info(self.queue):
                 group_name, _, number = consumer.consumer_name.rpartition("#")
                 if not (number.isdigit() and group_name in groups):
-                    Admin(target).register_consumer(self.queue, consumer.consumer_name)
+                    name, of_shard, _ = consumer.consumer_name.rpartition(f"@{loser}")
+                    name = f"{name}@{gainer}" if of_shard else consumer.consumer_name
+                    Admin(target).register_consumer(self.queue, name)
 
     def let_write(self) -> None:
         """Let producers with the new map write."""

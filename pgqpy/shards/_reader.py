@@ -33,7 +33,7 @@ _REST = 2.0
 class Readers(Protocol):
     """All readers of a process."""
 
-    def make(self, dsn: str) -> Consumer:
+    def make(self, shard: Shard) -> Consumer:
         """Return the consumer of a shard."""
         ...
 
@@ -134,7 +134,7 @@ class Reader:
     def _read(self, shard: Shard) -> bool:
         """Claim the shard and read it; True if there is nothing left to do."""
         draining = self._draining
-        consumer = self._consumer = self._readers.make(shard.dsn)
+        consumer = self._consumer = self._readers.make(shard)
         with connect(shard.dsn, autocommit=True) as conn:
             try:
                 if self._ready(conn, shard, consumer):
@@ -181,7 +181,7 @@ class Reader:
                 return False  # a new map is on its way
             over = self._once and other.ended
             what = f"tick {tick} of shard {name!r}, after which shard {shard.name!r} comes"
-            consumer = self._readers.make(other.shard.dsn)
+            consumer = self._readers.make(other.shard)
             names = consumer.queue, consumer.consumer
             try:
                 with connect(other.shard.dsn, autocommit=True) as conn:

@@ -30,7 +30,7 @@ _REST = 2.0
 class AsyncReaders(Protocol):
     """All readers of a process."""
 
-    def make(self, dsn: str) -> AsyncConsumer:
+    def make(self, shard: Shard) -> AsyncConsumer:
         """Return the consumer of a shard."""
         ...
 
@@ -131,7 +131,7 @@ class AsyncReader:
     async def _read(self, shard: Shard) -> bool:
         """Claim the shard and read it; True if there is nothing left to do."""
         draining = self._draining
-        consumer = self._consumer = self._readers.make(shard.dsn)
+        consumer = self._consumer = self._readers.make(shard)
         async with await async_connect(shard.dsn, autocommit=True) as conn:
             try:
                 if await self._ready(conn, shard, consumer):
@@ -180,7 +180,7 @@ class AsyncReader:
                 return False  # a new map is on its way
             over = self._once and other.ended
             what = f"tick {tick} of shard {name!r}, after which shard {shard.name!r} comes"
-            consumer = self._readers.make(other.shard.dsn)
+            consumer = self._readers.make(other.shard)
             names = consumer.queue, consumer.consumer
             try:
                 async with await async_connect(other.shard.dsn, autocommit=True) as conn:

@@ -16,6 +16,7 @@ from pgqpy.consumer import Consumer
 from pgqpy.consumer._target import TargetConsumer
 from pgqpy.errors import ConnectionFailed, InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
+from pgqpy.shards._map import Shard
 from pgqpy.shards._reader import Reader
 
 #: Seconds between two claims of a process, so that several processes get some each.
@@ -48,16 +49,10 @@ class ShardedConsumer(Stoppable):
         `ShardMap`, the file of one, or a function that reads one."""
         self._make = make
         self._current = CurrentMap(shards)
-        made = [make(shard.dsn) for shard in self._current.map.shards.values()]
-        for each in made:
-            if not isinstance(each, Consumer):
-                raise InvalidConsumer(f"{each!r:.80} is no consumer that can be run over shards")
-        if isinstance(made[0], TargetConsumer) and len({x.consumer for x in made}) < len(made):
-            raise InvalidConsumer(
-                f"{type(made[0]).__name__} has a position in the target, too",
-                hint="Give a function that makes a consumer of another name for each shard's DSN.",
-            )
-        self._current.require(made[0].queue)
+        for shard in self._current.map.shards.values():
+            if not isinstance(made := make(shard.dsn), Consumer):
+                raise InvalidConsumer(f"{made!r:.80} is no consumer that can be run over shards")
+            self._current.require(made.queue)
         self._readers: dict[str, Reader] = {}
         self._turn_at = self._look_at = 0.0
 
@@ -114,9 +109,13 @@ class ShardedConsumer(Stoppable):
 
     # --- for the readers
 
-    def make(self, dsn: str) -> Consumer:
-        """Return the consumer of a shard."""
-        return self._make(dsn)
+    def make(self, shard: Shard) -> Consumer:
+        """Return the consumer of a shard. A target has a position for each name, so that of a
+        consumer with a target is followed by the shard's."""
+        made = self._make(shard.dsn)
+        if isinstance(made, TargetConsumer):
+            made.consumer += f"@{shard.name}"
+        return made
 
     def reader_of(self, name: str) -> Reader | None:
         """Return the reader of a shard; None if the newest map has no such shard."""

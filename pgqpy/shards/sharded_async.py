@@ -13,6 +13,7 @@ from pgqpy.consumer import AsyncConsumer
 from pgqpy.consumer._target_async import AsyncTargetConsumer
 from pgqpy.errors import ConnectionFailed, InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
+from pgqpy.shards._map import Shard
 from pgqpy.shards._reader_async import AsyncReader
 
 #: Seconds between two claims of a process, so that several processes get some each.
@@ -45,16 +46,10 @@ class AsyncShardedConsumer(AsyncStoppable):
         `ShardMap`, the file of one, or a function that reads one."""
         self._make = make
         self._current = CurrentMap(shards)
-        made = [make(shard.dsn) for shard in self._current.map.shards.values()]
-        for each in made:
-            if not isinstance(each, AsyncConsumer):
-                raise InvalidConsumer(f"{each!r:.80} is no consumer that can be run over shards")
-        if isinstance(made[0], AsyncTargetConsumer) and len({x.consumer for x in made}) < len(made):
-            raise InvalidConsumer(
-                f"{type(made[0]).__name__} has a position in the target, too",
-                hint="Give a function that makes a consumer of another name for each shard's DSN.",
-            )
-        self._current.require(made[0].queue)
+        for shard in self._current.map.shards.values():
+            if not isinstance(made := make(shard.dsn), AsyncConsumer):
+                raise InvalidConsumer(f"{made!r:.80} is no consumer that can be run over shards")
+            self._current.require(made.queue)
         self._readers: dict[str, AsyncReader] = {}
         self._turn_at = self._look_at = 0.0
 
@@ -111,9 +106,13 @@ class AsyncShardedConsumer(AsyncStoppable):
 
     # --- for the readers
 
-    def make(self, dsn: str) -> AsyncConsumer:
-        """Return the consumer of a shard."""
-        return self._make(dsn)
+    def make(self, shard: Shard) -> AsyncConsumer:
+        """Return the consumer of a shard. A target has a position for each name, so that of a
+        consumer with a target is followed by the shard's."""
+        made = self._make(shard.dsn)
+        if isinstance(made, AsyncTargetConsumer):
+            made.consumer += f"@{shard.name}"
+        return made
 
     def reader_of(self, name: str) -> AsyncReader | None:
         """Return the reader of a shard; None if the newest map has no such shard."""

@@ -52,6 +52,9 @@ def test_it(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.exit_code == 0, result.output
     assert set(shards.map.shards["c"].after) == {"a"}
     run(consume, names)
+    [to_shards] = blocks(section(PAGE, "## Merging into one queue, splitting one"))
+    run(to_shards, names)
+    assert names["to"](shards.map.shards["a"]).consumer == "split@a"
 
 
 def mails(shards: Shards) -> set[tuple[Any, ...]]:

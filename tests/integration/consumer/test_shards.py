@@ -24,8 +24,8 @@ from pgqpy import (
     Consumer,
     Event,
     GroupConsumer,
+    NewEvent,
     Producer,
-    RemoteConsumer,
     ShardedConsumer,
     ShardMap,
     async_connect,
@@ -40,6 +40,8 @@ from pgqpy.errors import (
     StaleShardMap,
     WrongShard,
 )
+from pgqpy_consumers.queue_mover import QueueMover
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_shards import QUEUE, Load, Shards
@@ -437,14 +439,56 @@ def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli
     assert cli.ok(*check).count(" 50.0 %") == 2
 
 
+def test_a_queue_is_split_over_shards_and_merged_again(
+    shards: Shards, target: Connection, target_dsn: str, cli: Cli, tmp_path: Path
+) -> None:
+    """Also while a key moves: each event once, in the order of its key."""
+    shards.apply("a", "b")
+    for queue in ("all", "merged"):
+        target.execute("select pgq.create_queue(%s)", [queue])
+    keys = ["acme", "ann", "bob", "eve"]
+
+    class ToShard(QueueMover):
+        def convert(self, event: Event) -> NewEvent | None:
+            owner = shards.map.shard_for(event.extra1 or "")
+            return event.new() if self.consumer == f"split@{owner.name}" else None
+
+    config = tmp_path / "merge.toml"
+    config.write_text(f'queue = "{QUEUE}"\ntarget_dsn = "{target_dsn}"\ntarget_queue = "merged"\n')
+    merge = ("run", "queue_mover", str(config), "--shards", str(shards.file), "--until-empty")
+
+    def split(numbers: range) -> None:
+        for number in numbers:
+            for key in keys:
+                Producer("all").insert_event(target, "t", str(number), extra1=key)
+        ops.tick(target, "all")
+        for name in ("a", "b"):
+            mover = ToShard(
+                target_dsn, target_dsn=shards.dsns[name], queue="all", consumer=f"split@{name}"
+            )
+            mover.start, mover.target_queue = "first", QUEUE
+            mover.run(until_empty=True)
+        shards.tick("a", "b")
+
+    cli.ok(*merge)
+    split(range(5))
+    moved = [key for key in keys if shards.map.shard_for(key).name == "a"]
+    assert 0 < len(moved) < len(keys)
+    shards.apply("a", "b", b=moved)
+    split(range(5, 10))
+    cli.ok(*merge)
+    found: dict[str, list[int]] = {key: [] for key in keys}
+    for key, data in target.execute(
+        "select ev_extra1, ev_data from pgq_queue.merged order by ev_id"
+    ):
+        found[key].append(int(data))
+    assert found == {key: [*range(10)] for key in keys}
+    with shards.connect("b") as conn:
+        names = {each.consumer_name for each in Admin(conn).get_consumer_info(QUEUE)}
+    assert names == {"queue_mover@b"}
+
+
 def test_consumers_that_cannot_be_run_over_shards_are_refused(shards: Shards) -> None:
     shards.apply("a", "b")
-
-    class Remote(RemoteConsumer):
-        queue = QUEUE
-        consumer = "copy"
-
-    with pytest.raises(InvalidConsumer, match="Remote has a position in the target, too"):
-        ShardedConsumer(lambda dsn: Remote(dsn, target_dsn="dbname=target"), shards.file)
     with pytest.raises(InvalidConsumer, match="no consumer that can be run over shards"):
         ShardedConsumer(AsyncSeen, shards.file)  # type: ignore[arg-type]
