@@ -32,6 +32,7 @@ NAMES = (
     "log_churn",
     "backlog",
     "many_queues",
+    "shards",
     "rotation",
     "task_push",
     "task_work",

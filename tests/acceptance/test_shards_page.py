@@ -39,7 +39,7 @@ def test_it(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [produce] = blocks(section(PAGE, "## Producers"))
     run(produce, names)
     shards.tick()
-    consume, _ = blocks(section(PAGE, "## Consumers"))
+    [consume] = blocks(section(PAGE, "## Consumers"))
     run(consume, names)
     assert mails(shards) == {("acme", "pen"), ("ann", "book")}
 
