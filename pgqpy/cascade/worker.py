@@ -211,14 +211,19 @@ class CascadedWorker(Stoppable):
             self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
-        with translate_errors(), node.transaction():
+        with translate_errors():
+            # A connection whose transaction fails is closed, which rolls it back.
+            if not copies:
+                node.execute(b"begin")
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
-            for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                fetch(node, *control)
             completed = self.queue, state.consumer, ticks[-1].id
-            fetch(node, statements.COMPLETED, completed)
+            with node.pipeline():
+                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
+                    fetch(node, *control)
+                node.execute(statements.COMPLETED, completed)
+                node.execute(b"commit")
         provider.finish(source, state.consumer, ticks[-1])
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
@@ -232,7 +237,9 @@ class CascadedWorker(Stoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        with node.pipeline():
+            node.execute(b"begin")
+            ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
         found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:

@@ -209,14 +209,18 @@ class AsyncCascadedWorker(AsyncStoppable):
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         with translate_errors():
-            async with node.transaction():
-                if merged is not None:
-                    await self._merge(node, source, ticks, merged)
-                rows = await read(source, ticks)
+            # A connection whose transaction fails is closed, which rolls it back.
+            if not copies:
+                await node.execute(b"begin")
+            if merged is not None:
+                await self._merge(node, source, ticks, merged)
+            rows = await read(source, ticks)
+            completed = self.queue, state.consumer, ticks[-1].id
+            async with node.pipeline():
                 for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
                     await async_fetch(node, *control)
-                completed = self.queue, state.consumer, ticks[-1].id
-                await async_fetch(node, statements.COMPLETED, completed)
+                await node.execute(statements.COMPLETED, completed)
+                await node.execute(b"commit")
         await provider.finish(source, state.consumer, ticks[-1])
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
@@ -232,7 +236,11 @@ class AsyncCascadedWorker(AsyncStoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        ((table, txids),) = await async_fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        async with node.pipeline():
+            await node.execute(b"begin")
+            ((table, txids),) = await async_fetch(
+                node, statements.COPY_TICKS, [self.queue, *columns]
+            )
         found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:
