@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from psycopg.rows import dict_row
 
+from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._statements import NodeState
 from pgqpy.connection import Connection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.retry import in_short
+
+_MOST_OF_AN_ERROR = 1_000
 
 
 def read_state(conn: Connection, queue: str, consumer: str | None = None) -> NodeState:
@@ -50,6 +54,13 @@ def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
     return name, location
+
+
+def note_error(conn: Connection, queue: str, consumer: str, error: Exception) -> None:
+    """Note in the state of a consumer why it cannot go on."""
+    encoding = conn.info.parameter_status("server_encoding") or ""
+    reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+    fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
 
 
 def no_node(queue: str) -> PgqError:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from psycopg.rows import dict_row
 
+from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._statements import NodeState
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.retry import in_short
+
+_MOST_OF_AN_ERROR = 1_000
 
 
 async def async_read_state(
@@ -49,6 +53,15 @@ async def async_find_node(conn: AsyncConnection, queue: str, node: str | None) -
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
     return name, location
+
+
+async def async_note_error(
+    conn: AsyncConnection, queue: str, consumer: str, error: Exception
+) -> None:
+    """Note in the state of a consumer why it cannot go on."""
+    encoding = conn.info.parameter_status("server_encoding") or ""
+    reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+    await async_fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
 
 
 def no_node(queue: str) -> PgqError:

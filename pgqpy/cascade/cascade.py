@@ -27,7 +27,8 @@ from pgqpy.log import logger
 #: idle queue are not.
 _LONG = 30.0
 
-Row = tuple[Any, ...]
+#: What a node's database says of it.
+State = list[Any]
 
 
 class Cascade(AsyncStoppable):
@@ -122,7 +123,7 @@ class _Served:
         self._dsn = dsn
         self._databases = databases
         self._turns = turns
-        self._states: dict[str, Row] = {}
+        self._states: dict[str, State] = {}
         self._workers: dict[str, _Worker] = {}
         self._waker: AsyncWaker | None = None
 
@@ -162,13 +163,13 @@ class _Served:
                 copied = True
         return copied
 
-    async def _look(self) -> dict[str, Row]:
+    async def _look(self) -> dict[str, State]:
         """Return the states of the nodes, by queue."""
         async with self._databases.at(self._dsn).connection() as conn:
             rows = await async_fetch(conn, statements.NODES)
         return {queue: state for queue, *state in rows}
 
-    def _compare(self, states: dict[str, Row], tasks: asyncio.TaskGroup) -> None:
+    def _compare(self, states: dict[str, State], tasks: asyncio.TaskGroup) -> None:
         """Start workers of new queues, stop those of dropped ones, wake those of changed ones."""
         for queue in self._workers.keys() - states.keys():
             self._workers.pop(queue).stop()

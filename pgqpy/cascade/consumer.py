@@ -11,22 +11,18 @@ from typing import Unpack
 import psycopg
 
 from pgqpy._runtime.acompat import Waker
-from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.session import Session
 from pgqpy.admin import Admin
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._node import find_node, read_state
+from pgqpy.cascade._node import find_node, note_error, read_state
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
 from pgqpy.errors import ConsumerNotRegistered, PgqError
-from pgqpy.retry import in_short
-
-_MOST_OF_AN_ERROR = 1_000
 
 
 class CascadedConsumer(SerialConsumer):
@@ -173,10 +169,7 @@ class CascadedBatches(RemoteBatches):
     def failed(self, batch: Batch, error: Exception) -> None:
         super().failed(batch, error)
         with suppress(psycopg.Error, PgqError):
-            target = self.connection()
-            encoding = target.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            fetch(target, statements.NOTE_ERROR, (*self._names, reason))
+            note_error(self.connection(), *self._names, error)
 
     def _start(self, conn: Connection) -> None:
         """Stand at the tick that the node has applied."""

@@ -8,22 +8,18 @@ from typing import Unpack
 import psycopg
 
 from pgqpy._runtime.acompat import AsyncWaker
-from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._node_async import async_find_node, async_read_state
+from pgqpy.cascade._node_async import async_find_node, async_note_error, async_read_state
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
 from pgqpy.errors import ConsumerNotRegistered, PgqError
-from pgqpy.retry import in_short
-
-_MOST_OF_AN_ERROR = 1_000
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -172,10 +168,7 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
     async def failed(self, batch: AsyncBatch, error: Exception) -> None:
         await super().failed(batch, error)
         with suppress(psycopg.Error, PgqError):
-            target = await self.connection()
-            encoding = target.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            await async_fetch(target, statements.NOTE_ERROR, (*self._names, reason))
+            await async_note_error(await self.connection(), *self._names, error)
 
     async def _start(self, conn: AsyncConnection) -> None:
         """Stand at the tick that the node has applied."""

@@ -17,23 +17,20 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, SECONDS, check_settings
-from pgqpy._runtime.failure import soon, storable
+from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
-from pgqpy.cascade._node import read_state
+from pgqpy.cascade._node import note_error, read_state
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
-from pgqpy.retry import in_short
-
-_MOST_OF_AN_ERROR = 1_000
 
 
 # Long: a setting each.
@@ -214,14 +211,19 @@ class CascadedWorker(Stoppable):
             self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
-        with translate_errors(), node.transaction():
+        with translate_errors():
+            # A connection whose transaction fails is closed, which rolls it back.
+            if not copies:
+                node.execute(b"begin")
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
-            for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                fetch(node, *control)
             completed = self.queue, state.consumer, ticks[-1].id
-            fetch(node, statements.COMPLETED, completed)
+            with node.pipeline():
+                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
+                    fetch(node, *control)
+                node.execute(statements.COMPLETED, completed)
+                node.execute(b"commit")
         provider.finish(source, state.consumer, ticks[-1])
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
@@ -235,7 +237,9 @@ class CascadedWorker(Stoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        with node.pipeline():
+            node.execute(b"begin")
+            ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
         found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:
@@ -425,9 +429,7 @@ class CascadedWorker(Stoppable):
             return
         database = self._databases.at(self.dsn)
         with suppress(psycopg.Error, PgqError), database.connection() as node:
-            encoding = node.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            self._tell(node, statements.NOTE_ERROR, reason)
+            note_error(node, self.queue, self._consumer, error)
 
 
 _SETTINGS = {

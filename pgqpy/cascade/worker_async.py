@@ -14,23 +14,20 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, SECONDS, check_settings
-from pgqpy._runtime.failure import soon, storable
+from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
-from pgqpy.cascade._node_async import async_read_state
+from pgqpy.cascade._node_async import async_note_error, async_read_state
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncCopyReader
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
 from pgqpy.log import logger
-from pgqpy.retry import in_short
-
-_MOST_OF_AN_ERROR = 1_000
 
 
 # Long: a setting each.
@@ -212,14 +209,18 @@ class AsyncCascadedWorker(AsyncStoppable):
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         with translate_errors():
-            async with node.transaction():
-                if merged is not None:
-                    await self._merge(node, source, ticks, merged)
-                rows = await read(source, ticks)
+            # A connection whose transaction fails is closed, which rolls it back.
+            if not copies:
+                await node.execute(b"begin")
+            if merged is not None:
+                await self._merge(node, source, ticks, merged)
+            rows = await read(source, ticks)
+            completed = self.queue, state.consumer, ticks[-1].id
+            async with node.pipeline():
                 for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
                     await async_fetch(node, *control)
-                completed = self.queue, state.consumer, ticks[-1].id
-                await async_fetch(node, statements.COMPLETED, completed)
+                await node.execute(statements.COMPLETED, completed)
+                await node.execute(b"commit")
         await provider.finish(source, state.consumer, ticks[-1])
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
@@ -235,7 +236,11 @@ class AsyncCascadedWorker(AsyncStoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        ((table, txids),) = await async_fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        async with node.pipeline():
+            await node.execute(b"begin")
+            ((table, txids),) = await async_fetch(
+                node, statements.COPY_TICKS, [self.queue, *columns]
+            )
         found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:
@@ -426,9 +431,7 @@ class AsyncCascadedWorker(AsyncStoppable):
         database = self._databases.at(self.dsn)
         with suppress(psycopg.Error, PgqError):
             async with database.connection() as node:
-                encoding = node.info.parameter_status("server_encoding") or ""
-                reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-                await self._tell(node, statements.NOTE_ERROR, reason)
+                await async_note_error(node, self.queue, self._consumer, error)
 
 
 _SETTINGS = {

@@ -13,7 +13,7 @@ from tests.fixtures.fix_cascade import AddNode, Node, join_node
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_client import wait_until
 
-QUEUES = [f"q{number}" for number in range(12)]
+QUEUES = [f"q{number}" for number in range(6)]
 
 
 @pytest.fixture
@@ -56,6 +56,8 @@ def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
     for queue in QUEUES[:-1]:
         add_queue(nodes, queue)
     process = spawn("run", "cascade", str(config))
+    for queue in QUEUES[:-1]:
+        has(below, queue, ops.insert_ticked(root.conn, queue, "x"))
     add_queue(nodes, QUEUES[-1])
     for queue in QUEUES:
         has(below, queue, ops.insert_ticked(root.conn, queue, "x"))

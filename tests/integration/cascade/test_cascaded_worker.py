@@ -78,6 +78,25 @@ def test_each_batch_of_a_branch_is_that_of_the_root(
     assert branch.state["last_tick_id"] == root.ticks()[-1][0]
 
 
+def test_needs_an_administrator_of_its_node_and_a_reader_of_its_provider(
+    root: Node, branch: Node
+) -> None:
+    for role, group in (("keeper", "pgq_admin"), ("onlooker", "pgq_reader")):
+        name = f"{role}_{branch.conn.info.dbname}"
+        branch.conn.execute(f"create role {name} login in role {group}".encode())
+    reader = root.dsn.replace("postgres@", f"onlooker_{branch.conn.info.dbname}@")
+    branch.conn.execute("select pgq_node.register_location('q', 'root', %s, false)", [reader])
+    ops.insert_ticked(root.conn, "q", "a")
+    keeper = branch.dsn.replace("postgres@", f"keeper_{branch.conn.info.dbname}@")
+    worker = CascadedWorker(keeper, queue="q")
+    worker.watermark_interval = 0
+    worker.run(until_empty=True)
+    assert branch.batches() == root.batches()
+    # What a worker may, a producer may not.
+    with psycopg.connect(keeper) as conn, ops.refused("PQ006"):
+        ops.insert(conn, "q", "b")
+
+
 def test_goes_on_after_a_tick_that_the_provider_has_forgotten_before_it_was_told(
     root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
