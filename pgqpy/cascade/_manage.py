@@ -1,16 +1,12 @@
-"""Making, pausing, moving and dropping nodes. Each can be run again if it was killed half way."""
+"""Pausing, moving and dropping nodes. Each can be run again if it was killed half way."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from contextlib import closing
 from time import monotonic, sleep
 from typing import Any, LiteralString
 
-import pgqpy.dsn
-from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, NodeType, open_node, where
-from pgqpy.connection import Connection
+from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, where
 from pgqpy.errors import CascadeError
 
 #: The seconds between looks at a node that is waited for.
@@ -18,13 +14,6 @@ PAUSE = 0.02
 
 #: The seconds in which a running worker notices that it was paused or resumed.
 NOTICED = 5.0
-
-#: The same of two sessions only if both are in one database.
-_IDENTITY = """
-    select oid::pg_catalog.int8, datname, pg_catalog.pg_postmaster_start_time()::pg_catalog.text
-      from pg_catalog.pg_database
-     where datname = pg_catalog.current_database()
-"""
 
 
 _HANDS_OVER: LiteralString = "select pg_catalog.to_regclass('pgq_node.handed_over')::text"
@@ -36,110 +25,6 @@ _DELAYED: LiteralString = """
 _FORGET_DELAYED: LiteralString = """
     delete from pgq_node.handed_over where queue_name = %s and not taken returning ev_id
 """
-
-
-def create_node(
-    queue: str,
-    name: str,
-    node_type: NodeType,
-    dsn: str | None = None,
-    *,
-    provider: str | None = None,
-    location: str | None = None,
-    worker: str | None = None,
-    combined_queue: str | None = None,
-    check: Callable[[Connection], None] = lambda conn: None,
-) -> bool:
-    """Make the database of ``dsn`` a node of the queue; return False if it was one already.
-
-    ``provider`` is the DSN of the node from which a branch or leaf gets its events: those that
-    nodes keep, and all later ones. ``location`` is the DSN by which other nodes find this one, by
-    default ``dsn``. Raises CascadeError.
-    """
-    dsn = pgqpy.dsn.resolve(dsn)
-    location = location or dsn
-    _check_arguments(name, node_type, provider, location, combined_queue)
-    worker = worker or f"{name}_worker"
-    here = open_node(queue, dsn, check=check)
-    with closing(here.conn):
-        made = here.rows("select * from pgq_node.get_node_info(%s)", queue)[0]
-        if made["node_name"] is not None:
-            if (made["node_name"], made["node_type"]) == (name, node_type):
-                return False
-            raise CascadeError(
-                f"{where(dsn)} is a node of queue '{queue}' already:"
-                f" {made['node_type']} {made['node_name']}",
-                hint="a database is one node of a queue; pgqpy node drop ends that",
-            )
-        _check_location(here, location, check)
-        if provider is None:
-            here.call("register_location", name, location, False)
-            here.call("create_node", "root", name, worker, None, None, None)
-            return True
-        with Nodes(queue, provider, check=check) as nodes:
-            _check_new(here, name, node_type, location, nodes)
-            _join(here, nodes, name, node_type, location, worker, combined_queue)
-    return True
-
-
-def _check_arguments(
-    name: str, node_type: str, provider: str | None, location: str, combined_queue: str | None
-) -> None:
-    if not re.fullmatch(r"[^\s.][^\s]{0,199}", name):
-        raise CascadeError(
-            f"{name!r} cannot be the name of a node",
-            hint="a name has up to 200 characters, no spaces, and no dot at its start",
-        )
-    if (node_type == "root") is not (provider is None):
-        raise CascadeError(
-            "a root has no provider"
-            if provider
-            else f"a {node_type} needs a provider: the DSN of a root or branch"
-        )
-    if combined_queue is not None and node_type != "leaf":
-        raise CascadeError("only a leaf has a combined queue")
-    if not pgqpy.dsn.parse(location):
-        raise CascadeError(
-            "other nodes need the location of this one",
-            hint="give the DSN by which they find it: --location",
-        )
-
-
-def _check_location(here: Node, location: str, check: Callable[[Connection], None]) -> None:
-    """Raise unless the location leads to the database that the node is made in."""
-    there = open_node(here.queue, location, check=check)
-    with closing(there.conn):
-        if there.rows(_IDENTITY) != here.rows(_IDENTITY):
-            raise CascadeError(
-                f"the location leads to another database: {where(location)}",
-                hint="give the DSN by which other nodes find the database of --dsn",
-            )
-
-
-def _check_new(here: Node, name: str, node_type: str, location: str, nodes: Nodes) -> None:
-    """Raise unless a node with this name and location can be added below the provider."""
-    check_provider(nodes.local)
-    known = nodes.locations.get(name)
-    if known is not None and known.dsn != location:
-        raise CascadeError(
-            f"queue '{nodes.queue}' has a node {name} already: {where(known.dsn)}",
-            hint="choose another name, or drop that node: pgqpy node drop",
-        )
-    for each in nodes.locations.values():
-        if each.dsn == location and each.name != name:
-            raise CascadeError(f"{where(location)} is known as node {each.name} already")
-    if node_type != "leaf" and here.rows("select * from pgq.get_queue_info(%s)", nodes.queue):
-        raise CascadeError(
-            f"{where(here.dsn)} has a queue '{nodes.queue}' of its own",
-            hint="a branch makes its queue itself; drop this one, or choose another database",
-        )
-    versions = [each.value("select pgq_node.version()") for each in (here, nodes.here)]
-    ours, theirs = ((each or "").split(".")[0] for each in versions)
-    if ours != theirs:
-        raise CascadeError(
-            f"the versions of pgq_node differ: {versions[0]} here, {versions[1]} at the provider",
-            hint="upgrade the older one: pgqpy migrate --node",
-        )
 
 
 def check_provider(provider: NodeInfo) -> None:
@@ -154,47 +39,6 @@ def check_provider(provider: NodeInfo) -> None:
             f"node {provider.name} is an old root, fenced by {provider.fenced_by}",
             hint=f"choose {provider.fenced_by}, or a node below it, as provider",
         )
-
-
-def _join(
-    here: Node,
-    nodes: Nodes,
-    name: str,
-    node_type: str,
-    location: str,
-    worker: str,
-    combined_queue: str | None,
-) -> None:
-    """Register the node above it, from the root down, and make it."""
-    provider, root = nodes.local.name, root_above(nodes, nodes.local)
-    at_root = nodes.node(root)
-    for above in {id(each): each for each in (at_root, nodes.here)}.values():
-        above.call("register_location", name, location, False)
-    if name in nodes.here.subscribers():
-        # From an attempt that was killed; its position may be too old by now.
-        nodes.here.call("unregister_subscriber", name)
-    start = nodes.here.call("register_subscriber", name, worker, None)["global_watermark"]
-    here.call("register_location", name, location, False)
-    for each in at_root.locations():
-        here.call("register_location", each.name, each.dsn, each.dead)
-    here.call("create_node", node_type, name, worker, provider, start, combined_queue)
-    if here.is_ours:
-        here.call("learn_epoch", nodes.node(root).info().epoch)
-
-
-def root_above(nodes: Nodes, info: NodeInfo) -> str:
-    """Return the root above a node. Raises CascadeError for a cycle."""
-    path = [info.name]
-    while info.type != "root":
-        if info.provider is None or info.provider in path:
-            circle = " <- ".join([*path, info.provider or info.name])
-            raise CascadeError(
-                f"node {path[0]} has no root above it: {circle}",
-                hint="a takeover may have been killed: run it again",
-            )
-        info = nodes.node(info.provider).info()
-        path.append(info.name)
-    return info.name
 
 
 def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float = NOTICED) -> bool:

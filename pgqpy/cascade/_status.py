@@ -188,7 +188,8 @@ def _problem(
     rests: dict[str, int | None],
 ) -> str | None:
     if info.fenced_by is not None:
-        return f"an old root, fenced by {info.fenced_by}"
+        counted = "" if rests.get(info.name) is not None else "; its rest cannot be counted"
+        return f"an old root, fenced by {info.fenced_by}{counted}"
     if root is None:
         return "no root: run the takeover again, or take over from a dead one"
     if info.type == "root":
