@@ -24,7 +24,7 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
-from pgqpy.cascade._node import read_state
+from pgqpy.cascade._node import follow_news, read_state
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
@@ -218,8 +218,12 @@ class CascadedWorker(Stoppable):
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
-            for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                fetch(node, *control)
+            news = statements.controls(rows, self.queue)
+            learns, knows = (
+                capable["epochs"],
+                (provider.database.capable(source))["epochs"],
+            )
+            follow_news(node, source, self.queue, news, learns=learns, knows=knows)
             completed = self.queue, state.consumer, ticks[-1].id
             fetch(node, statements.COMPLETED, completed)
         provider.finish(source, state.consumer, ticks[-1])

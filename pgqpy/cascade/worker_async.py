@@ -21,7 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
-from pgqpy.cascade._node_async import async_read_state
+from pgqpy.cascade._node_async import async_follow_news, async_read_state
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
@@ -216,8 +216,12 @@ class AsyncCascadedWorker(AsyncStoppable):
                 if merged is not None:
                     await self._merge(node, source, ticks, merged)
                 rows = await read(source, ticks)
-                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                    await async_fetch(node, *control)
+                news = statements.controls(rows, self.queue)
+                learns, knows = (
+                    capable["epochs"],
+                    (await provider.database.capable(source))["epochs"],
+                )
+                await async_follow_news(node, source, self.queue, news, learns=learns, knows=knows)
                 completed = self.queue, state.consumer, ticks[-1].id
                 await async_fetch(node, statements.COMPLETED, completed)
         await provider.finish(source, state.consumer, ticks[-1])

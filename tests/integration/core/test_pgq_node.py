@@ -435,8 +435,8 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
             "unregister_subscriber('q', 'b')",
             "set_subscriber_watermark('q', 'b', 2)",
             "register_consumer('q', 'c', 'a', 1)",
-            "set_consumer_completed('q', 'a_worker', 9)",
-            "set_consumer_paused('q', 'a_worker', true)",
+            "set_consumer_completed('q', 'c', 9)",
+            "set_consumer_paused('q', 'c', true)",
         )
         ops.tick(root, "q")
         for call in calls:
@@ -455,3 +455,25 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
                 other.execute(f"select pgq_node.{call}".encode())
     finally:
         root.execute("drop owned by test_noder; drop role test_noder")
+
+
+def test_a_worker_is_moved_by_administrators_only(root: Connection, connect: Connect) -> None:
+    """What it skips, no consumer of the node gets."""
+    root.execute("reset role; create role test_writer in role pgq_reader, pgq_writer")
+    try:
+        other = connect()
+        other.execute("set role test_writer")
+        for call in (
+            "register_consumer('q', 'a_worker', 'b', 9)",
+            "unregister_consumer('q', 'a_worker')",
+            "change_consumer_provider('q', 'a_worker', 'b')",
+            "set_consumer_completed('q', 'a_worker', 9)",
+            "set_consumer_paused('q', 'a_worker', true)",
+            "set_consumer_uptodate('q', 'a_worker', true)",
+            "set_consumer_error('q', 'a_worker', 'x')",
+        ):
+            with ops.refused("42501"):
+                other.execute(f"select pgq_node.{call}".encode())
+        assert code(other, "register_consumer", "c", "b", 9) == 200
+    finally:
+        root.execute("drop owned by test_writer; drop role test_writer")
