@@ -10,7 +10,7 @@ from datetime import datetime
 
 from psycopg import sql
 
-from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS
 
 #: What a copied event keeps.
 COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
@@ -241,12 +241,22 @@ def copy_control_out(ticks: Sequence[Tick]) -> bytes:
     return _copy(sql.SQL(" union all ").join(parts))
 
 
+def control_rows(rows: Sequence[bytes]) -> list[bytes]:
+    """Return the rows of a COPY of `COPIED` that may be for nodes. The others are not kept: many
+    payloads may look so, and be large."""
+    return [
+        row
+        for row in rows
+        if CONTROL in row
+        and len(row) <= _LONGEST
+        and (_texts(row.removeprefix(HEADER))[4] or "").startswith("pgq.")
+    ]
+
+
 def controls(rows: Sequence[bytes], queue: str) -> News:
-    """Return what is for the node in rows of a COPY of `COPIED`."""
+    """Return what is for the node in rows from `control_rows`."""
     news = News(set(), False, set(), {})
     for row in rows:
-        if CONTROL not in row or row == TRAILER:
-            continue
         kind, data, extra1, _, _, extra4 = _texts(row.removeprefix(HEADER))[4:]
         if data is None or extra1 is None:
             continue
@@ -274,6 +284,8 @@ def _names(columns: Sequence[str]) -> sql.Composed:
 
 _length = struct.Struct(">i")
 _NUMBER = re.compile("[0-9]{1,18}")
+#: The bytes of a row that has names, numbers and a connection string.
+_LONGEST = 4_000
 
 
 def _texts(row: bytes) -> list[str | None]:

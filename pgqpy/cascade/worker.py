@@ -219,11 +219,9 @@ class CascadedWorker(Stoppable):
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
             news = statements.controls(rows, self.queue)
-            learns, knows = (
-                capable["epochs"],
-                (provider.database.capable(source))["epochs"],
-            )
-            follow_news(node, source, self.queue, news, learns=learns, knows=knows)
+            above = provider.database.capable(source)
+            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            follow_news(node, source, self.queue, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             fetch(node, statements.COMPLETED, completed)
         provider.finish(source, state.consumer, ticks[-1])
@@ -244,7 +242,7 @@ class CascadedWorker(Stoppable):
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(row for row in messages if statements.CONTROL in row)
+                found.extend(statements.control_rows(messages))
 
         out = statements.copy_ticks_out(ticks, txids)
         self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
@@ -287,7 +285,7 @@ class CascadedWorker(Stoppable):
         try:
             reader.begin(statements.copy_control_out(ticks))
             while messages := reader.messages():
-                found += messages
+                found += statements.control_rows(messages)
         finally:
             reader.close()
         return found

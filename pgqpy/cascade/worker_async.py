@@ -217,11 +217,9 @@ class AsyncCascadedWorker(AsyncStoppable):
                     await self._merge(node, source, ticks, merged)
                 rows = await read(source, ticks)
                 news = statements.controls(rows, self.queue)
-                learns, knows = (
-                    capable["epochs"],
-                    (await provider.database.capable(source))["epochs"],
-                )
-                await async_follow_news(node, source, self.queue, news, learns=learns, knows=knows)
+                above = await provider.database.capable(source)
+                epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+                await async_follow_news(node, source, self.queue, news, **epochs)
                 completed = self.queue, state.consumer, ticks[-1].id
                 await async_fetch(node, statements.COMPLETED, completed)
         await provider.finish(source, state.consumer, ticks[-1])
@@ -244,7 +242,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(row for row in messages if statements.CONTROL in row)
+                found.extend(statements.control_rows(messages))
 
         out = statements.copy_ticks_out(ticks, txids)
         await self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
@@ -287,7 +285,7 @@ class AsyncCascadedWorker(AsyncStoppable):
         try:
             await reader.begin(statements.copy_control_out(ticks))
             while messages := await reader.messages():
-                found += messages
+                found += statements.control_rows(messages)
         finally:
             await reader.close()
         return found
