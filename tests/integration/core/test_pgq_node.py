@@ -193,6 +193,16 @@ def test_maintenance_moves_the_watermark_of_a_root_without_a_worker(root: Connec
     assert [row[3] for row in contents(root)] == ["pgq.global-watermark"]
 
 
+def test_maintenance_does_not_wait_for_a_transaction_that_registers_a_consumer(
+    root: Connection, connect: Connect
+) -> None:
+    other = connect(autocommit=False)
+    other.execute("set role pgq_writer")
+    assert code(other, "register_consumer", "c", "b", 1) == 200
+    root.execute("set lock_timeout = '10s'")
+    assert ops.value(root, "select pgq_node.maint_watermark('q')") == 0
+
+
 def test_subscribing_again_begins_at_the_given_tick(root: Connection) -> None:
     for _ in range(3):
         ops.tick(root, "q")
