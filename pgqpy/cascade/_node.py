@@ -85,12 +85,11 @@ def follow_news(
         if knows:
             ((epoch,),) = fetch(source, statements.EPOCH, (queue,))
         fetch(node, statements.LEARN, (queue, epoch))
-    for (part,) in fetch(node, statements.PARTS, (queue,)) if news.parts else ():
-        if part in news.parts:
+    for part, here in fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+        if news.parts.get(part, 0) > here:
             ((_, merged),) = fetch(source, statements.PROGRESS, (part,))
-            if merged is not None:
-                tick = min(news.parts[part], merged)
-                fetch(node, statements.MOVE_PART, (queue, part, tick))
+            tick = min(news.parts[part], here if merged is None else merged)
+            fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
 def no_node(queue: str) -> PgqError:

@@ -84,12 +84,11 @@ async def async_follow_news(
         if knows:
             ((epoch,),) = await async_fetch(source, statements.EPOCH, (queue,))
         await async_fetch(node, statements.LEARN, (queue, epoch))
-    for (part,) in await async_fetch(node, statements.PARTS, (queue,)) if news.parts else ():
-        if part in news.parts:
+    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+        if news.parts.get(part, 0) > here:
             ((_, merged),) = await async_fetch(source, statements.PROGRESS, (part,))
-            if merged is not None:
-                tick = min(news.parts[part], merged)
-                await async_fetch(node, statements.MOVE_PART, (queue, part, tick))
+            tick = min(news.parts[part], here if merged is None else merged)
+            await async_fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
 def no_node(queue: str) -> PgqError:

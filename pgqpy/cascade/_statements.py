@@ -138,7 +138,12 @@ select l.tick_event_seq > g.tick_event_seq + 1 is not false as fresh
 PUBLISH = b"select * from pgq_node.set_global_watermark(%s, null)"
 
 LOCATIONS = b"select * from pgq_node.get_queue_locations(%s)"
-PARTS = b"select queue_name from pgq_node.node_info where combined_queue = %s"
+PARTS = b"""
+select queue_name, s.last_tick_id
+  from pgq_node.node_info n
+  join pgq_node.local_state s using (queue_name)
+ where n.combined_queue = %s and s.consumer_name = n.worker_name
+"""
 PROGRESS = b"select global_watermark, worker_last_tick from pgq_node.get_node_info(%s)"
 LOCATE = b"select * from pgq_node.register_location(%s, %s, %s, %s)"
 UNLOCATE = b"select * from pgq_node.unregister_location(%s, %s)"
@@ -262,7 +267,7 @@ def controls(rows: Sequence[bytes], queue: str) -> News:
             continue
         if kind == "pgq.tick-id":
             if _NUMBER.fullmatch(data):
-                news.parts[extra1] = int(data)
+                news.parts[extra1] = max(news.parts.get(extra1, 0), int(data))
         elif extra1 != queue:
             continue
         elif kind == "pgq.global-watermark":
