@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._statements import NodeState
+from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection import Connection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
 from pgqpy.retry import in_short
@@ -61,6 +61,46 @@ def note_error(conn: Connection, queue: str, consumer: str, error: Exception) ->
     encoding = conn.info.parameter_status("server_encoding") or ""
     reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
     fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
+
+
+def follow_news(
+    node: Connection,
+    source: Connection,
+    queue: str,
+    news: News,
+    *,
+    learns: bool,
+    knows: bool,
+) -> None:
+    """Take over what the provider knows of what the news are about.
+
+    Events only tell where to look, since a producer can forge them. ``learns`` if the node has
+    epochs, ``knows`` if the provider has: PgQ's only pass them on.
+    """
+    if news.nodes:
+        theirs, ours = [
+            {name: more for name, *more in fetch(conn, statements.LOCATIONS, (queue,))}
+            for conn in (source, node)
+        ]
+        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+            if name not in theirs:
+                fetch(node, statements.UNLOCATE, (queue, name))
+            elif theirs[name] != ours.get(name):
+                fetch(node, statements.LOCATE, (queue, name, *theirs[name]))
+    if news.watermark:
+        ((watermark, _),) = fetch(source, statements.PROGRESS, (queue,))
+        if watermark is not None:
+            fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
+    if news.epochs and learns:
+        epoch = max(news.epochs)
+        if knows:
+            ((epoch,),) = fetch(source, statements.EPOCH, (queue,))
+        fetch(node, statements.LEARN, (queue, epoch))
+    for part, here in fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+        if news.parts.get(part, 0) > here:
+            ((_, merged),) = fetch(source, statements.PROGRESS, (part,))
+            tick = min(news.parts[part], here if merged is None else merged)
+            fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
 def no_node(queue: str) -> PgqError:

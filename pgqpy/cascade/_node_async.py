@@ -7,7 +7,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._statements import NodeState
+from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
 from pgqpy.retry import in_short
@@ -62,6 +62,46 @@ async def async_note_error(
     encoding = conn.info.parameter_status("server_encoding") or ""
     reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
     await async_fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
+
+
+async def async_follow_news(
+    node: AsyncConnection,
+    source: AsyncConnection,
+    queue: str,
+    news: News,
+    *,
+    learns: bool,
+    knows: bool,
+) -> None:
+    """Take over what the provider knows of what the news are about.
+
+    Events only tell where to look, since a producer can forge them. ``learns`` if the node has
+    epochs, ``knows`` if the provider has: PgQ's only pass them on.
+    """
+    if news.nodes:
+        theirs, ours = [
+            {name: more for name, *more in await async_fetch(conn, statements.LOCATIONS, (queue,))}
+            for conn in (source, node)
+        ]
+        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+            if name not in theirs:
+                await async_fetch(node, statements.UNLOCATE, (queue, name))
+            elif theirs[name] != ours.get(name):
+                await async_fetch(node, statements.LOCATE, (queue, name, *theirs[name]))
+    if news.watermark:
+        ((watermark, _),) = await async_fetch(source, statements.PROGRESS, (queue,))
+        if watermark is not None:
+            await async_fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
+    if news.epochs and learns:
+        epoch = max(news.epochs)
+        if knows:
+            ((epoch,),) = await async_fetch(source, statements.EPOCH, (queue,))
+        await async_fetch(node, statements.LEARN, (queue, epoch))
+    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+        if news.parts.get(part, 0) > here:
+            ((_, merged),) = await async_fetch(source, statements.PROGRESS, (part,))
+            tick = min(news.parts[part], here if merged is None else merged)
+            await async_fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
 def no_node(queue: str) -> PgqError:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from psycopg import sql
 
-from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS
 
 #: What a copied event keeps.
 COLUMNS = ("ev_id", "ev_time", "ev_retry", *NEW_EVENT_COLUMNS)
@@ -137,13 +137,19 @@ select l.tick_event_seq > g.tick_event_seq + 1 is not false as fresh
 """
 PUBLISH = b"select * from pgq_node.set_global_watermark(%s, null)"
 
-_APPLY = {
-    "pgq.location-info": b"select * from pgq_node.register_location(%s, %s, %s, %s::boolean)",
-    "pgq.unregister-location": b"select * from pgq_node.unregister_location(%s, %s)",
-    "pgq.global-watermark": b"select * from pgq_node.set_global_watermark(%s, %s::bigint)",
-    "pgq.tick-id": b"select * from pgq_node.set_partition_watermark(%s, %s, %s::bigint)",
-}
-_LEARN = b"select * from pgq_node.learn_epoch(%s, %s::bigint)"
+LOCATIONS = b"select * from pgq_node.get_queue_locations(%s)"
+PARTS = b"""
+select queue_name, s.last_tick_id
+  from pgq_node.node_info n
+  join pgq_node.local_state s using (queue_name)
+ where n.combined_queue = %s and s.consumer_name = n.worker_name
+"""
+PROGRESS = b"select global_watermark, worker_last_tick from pgq_node.get_node_info(%s)"
+LOCATE = b"select * from pgq_node.register_location(%s, %s, %s, %s)"
+UNLOCATE = b"select * from pgq_node.unregister_location(%s, %s)"
+MOVE_WATERMARK = b"select * from pgq_node.set_global_watermark(%s, %s::bigint)"
+MOVE_PART = b"select * from pgq_node.set_partition_watermark(%s, %s, %s::bigint)"
+LEARN = b"select * from pgq_node.learn_epoch(%s, %s::bigint)"
 
 #: Ends the query of a tick's events. Readers of a copy sort it again.
 _ORDER = " order by 1"
@@ -162,6 +168,17 @@ class Tick:
     sql: str
     #: The batch of PgQ that ends with it.
     batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What events that control the nodes are about. Any producer can insert such events."""
+
+    nodes: set[str]
+    watermark: bool
+    epochs: set[int]
+    #: The last ticks of the queues that are merged into this one.
+    parts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,24 +246,37 @@ def copy_control_out(ticks: Sequence[Tick]) -> bytes:
     return _copy(sql.SQL(" union all ").join(parts))
 
 
-def controls(
-    rows: Sequence[bytes], queue: str, *, epochs: bool
-) -> Iterator[tuple[bytes, list[Any]]]:
-    """Yield what a node does for the events in rows of a COPY of `COPIED` that are for it.
+def control_rows(rows: Sequence[bytes]) -> list[bytes]:
+    """Return the rows of a COPY of `COPIED` that may be for nodes. The others are not kept: many
+    payloads may look so, and be large."""
+    return [
+        row
+        for row in rows
+        if CONTROL in row
+        and len(row) <= _LONGEST
+        and (_texts(row.removeprefix(HEADER))[4] or "").startswith("pgq.")
+    ]
 
-    With ``epochs`` it learns of new roots: PgQ's nodes do not.
-    """
+
+def controls(rows: Sequence[bytes], queue: str) -> News:
+    """Return what is for the node in rows from `control_rows`."""
+    news = News(set(), False, set(), {})
     for row in rows:
-        if CONTROL not in row or row == TRAILER:
+        kind, data, extra1, _, _, extra4 = _texts(row.removeprefix(HEADER))[4:]
+        if data is None or extra1 is None:
             continue
-        kind, data, extra1, extra2, extra3, extra4 = _texts(row.removeprefix(HEADER))[4:]
         if kind == "pgq.tick-id":
-            yield _APPLY[kind], [queue, extra1, data]
-        elif kind in _APPLY and extra1 == queue:
-            more = [extra2, extra3] if kind == "pgq.location-info" else []
-            yield _APPLY[kind], [queue, data, *more]
-            if more and extra4 is not None and epochs:
-                yield _LEARN, [queue, extra4]
+            if _NUMBER.fullmatch(data):
+                news.parts[extra1] = max(news.parts.get(extra1, 0), int(data))
+        elif extra1 != queue:
+            continue
+        elif kind == "pgq.global-watermark":
+            news = replace(news, watermark=True)
+        elif kind in ("pgq.location-info", "pgq.unregister-location"):
+            news.nodes.add(data)
+            if extra4 is not None and _NUMBER.fullmatch(extra4):
+                news.epochs.add(int(extra4))
+    return news
 
 
 def _copy(query: sql.Composable) -> bytes:
@@ -258,6 +288,9 @@ def _names(columns: Sequence[str]) -> sql.Composed:
 
 
 _length = struct.Struct(">i")
+_NUMBER = re.compile("[0-9]{1,18}")
+#: The bytes of a row that has names, numbers and a connection string.
+_LONGEST = 4_000
 
 
 def _texts(row: bytes) -> list[str | None]:

@@ -24,7 +24,7 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
-from pgqpy.cascade._node import note_error, read_state
+from pgqpy.cascade._node import follow_news, note_error, read_state
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
@@ -218,10 +218,13 @@ class CascadedWorker(Stoppable):
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
+            if rows:
+                news = statements.controls(rows, self.queue)
+                above = provider.database.capable(source)
+                epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+                follow_news(node, source, self.queue, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             with node.pipeline():
-                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                    fetch(node, *control)
                 node.execute(statements.COMPLETED, completed)
                 node.execute(b"commit")
         provider.finish(source, state.consumer, ticks[-1])
@@ -244,7 +247,7 @@ class CascadedWorker(Stoppable):
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(row for row in messages if statements.CONTROL in row)
+                found.extend(statements.control_rows(messages))
 
         out = statements.copy_ticks_out(ticks, txids)
         self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
@@ -287,7 +290,7 @@ class CascadedWorker(Stoppable):
         try:
             reader.begin(statements.copy_control_out(ticks))
             while messages := reader.messages():
-                found += messages
+                found += statements.control_rows(messages)
         finally:
             reader.close()
         return found

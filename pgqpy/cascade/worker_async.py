@@ -21,7 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
-from pgqpy.cascade._node_async import async_note_error, async_read_state
+from pgqpy.cascade._node_async import async_follow_news, async_note_error, async_read_state
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
@@ -215,10 +215,13 @@ class AsyncCascadedWorker(AsyncStoppable):
             if merged is not None:
                 await self._merge(node, source, ticks, merged)
             rows = await read(source, ticks)
+            if rows:
+                news = statements.controls(rows, self.queue)
+                above = await provider.database.capable(source)
+                epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+                await async_follow_news(node, source, self.queue, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             async with node.pipeline():
-                for control in statements.controls(rows, self.queue, epochs=capable["epochs"]):
-                    await async_fetch(node, *control)
                 await node.execute(statements.COMPLETED, completed)
                 await node.execute(b"commit")
         await provider.finish(source, state.consumer, ticks[-1])
@@ -245,7 +248,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(row for row in messages if statements.CONTROL in row)
+                found.extend(statements.control_rows(messages))
 
         out = statements.copy_ticks_out(ticks, txids)
         await self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
@@ -288,7 +291,7 @@ class AsyncCascadedWorker(AsyncStoppable):
         try:
             await reader.begin(statements.copy_control_out(ticks))
             while messages := await reader.messages():
-                found += messages
+                found += statements.control_rows(messages)
         finally:
             await reader.close()
         return found

@@ -2,9 +2,17 @@ create or replace function pgq_node._require_right(i_queue_name text, i_consumer
 returns void
 language plpgsql
 as $$
--- Raises 42501 if there is a queue of this name in this database, it is restricted, and the caller may neither insert
--- into it nor consume from it as this consumer.
+-- Raises 42501 if this consumer is the node's worker, and the caller no administrator: what the worker skips, no consumer
+-- of the node gets. Also if there is a queue of this name in this database, it is restricted, and the caller may neither
+-- insert into it nor consume from it as this consumer.
 begin
+    if exists (select from pgq_node.node_info where queue_name = i_queue_name and worker_name = i_consumer_name)
+       and (pgq._runs_for_another() or not pg_catalog.pg_has_role(pgq._caller(), 'pgq_admin', 'usage'))
+    then
+        raise exception using errcode = '42501',
+            message = pg_catalog.format('role %I may not move the worker %L of queue %L', pgq._caller(), i_consumer_name, i_queue_name),
+            hint = 'A node''s worker copies for all consumers there: be a member of pgq_admin.';
+    end if;
     perform pgq._require_right(q.queue_id, '{insert,consume}', i_consumer_name)
        from pgq.queue q
       where q.queue_name = i_queue_name

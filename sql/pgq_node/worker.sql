@@ -181,7 +181,8 @@ as $$
 -- given up. Maintenance calls it.
 -- Returns: 0, for maintenance does not call it again.
 begin
-    perform from pgq_node.node_info where queue_name = i_queue_name and node_type = 'root' for update;
+    -- Maintenance waits for no consumer's transaction; it comes again.
+    perform from pgq_node.node_info where queue_name = i_queue_name and node_type = 'root' for update skip locked;
     if not found then
         return 0;
     end if;

@@ -285,3 +285,44 @@ def test_a_root_that_was_taken_over_is_refused(root: Node, branch: Node, add_nod
     with pytest.raises(PgqError, match="provider root is an old root"):
         branch.worker.run_once()
     assert "old root" in branch.state["cur_error"]
+
+
+@pytest.mark.parametrize("garbage", ["", "\u20ac", "9" * 30])
+def test_a_producer_can_forge_no_news_of_the_nodes(
+    root: Node, branch: Node, add_node: AddNode, garbage: str
+) -> None:
+    other = add_node("other", branch, "leaf")
+    branch.catch_up()
+    places = "select * from pgq_node.get_queue_locations('q')"
+    known = branch.conn.execute(places).fetchall()
+    watermark = "select global_watermark, node_name from pgq_node.get_node_info('q')"
+    before = branch.conn.execute(watermark).fetchall()
+    for event in (
+        ("pgq.location-info", "root", "q", "host=192.0.2.1", "false", "999999999999999"),
+        ("pgq.location-info", "new", "q", "host=192.0.2.1", garbage, garbage),
+        ("pgq.unregister-location", "other", "q", None, None, None),
+        ("pgq.unregister-location", garbage, "q", None, None, None),
+        ("pgq.global-watermark", "2", "q", None, None, None),
+        ("pgq.global-watermark", garbage, garbage, None, None, None),
+        ("pgq.tick-id", garbage, "q", None, None, None),
+        ("pgq.tick-id", "9", "q", None, None, None),
+        ("pgq.location-info", None, None, None, None, None),
+    ):
+        root.conn.execute("select pgq.insert_event('q', %s, %s, %s, %s, %s, %s)", event)
+    ops.tick(root.conn, "q")
+    for node in (branch, other):
+        node.catch_up()
+        assert node.conn.execute(places).fetchall() == known
+        assert ops.value(node.conn, "select epoch from pgq_node.get_epoch('q')") == 0
+    assert branch.conn.execute(watermark).fetchall() == before
+    assert branch.batches() == root.batches()
+    # What the root's functions publish is heeded.
+    root.conn.execute("select pgq_node.register_location('q', 'new', 'dbname=new', false)")
+    root.conn.execute("select pgq_node.register_location('q', 'root', null, true)")
+    ops.tick(root.conn, "q")
+    branch.catch_up()
+    assert branch.conn.execute(places).fetchall() == root.conn.execute(places).fetchall()
+    root.conn.execute("select pgq_node.unregister_location('q', 'new')")
+    ops.tick(root.conn, "q")
+    branch.catch_up()
+    assert branch.conn.execute(places).fetchall() == root.conn.execute(places).fetchall()

@@ -48,6 +48,10 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
         ticks = {part: ops.insert_ticked(source.conn, part, f"{part} {number}") for part in PARTS}
         merge(first)
     assert all(position(first, part) == tick for part, tick in ticks.items())
+    # A producer can forge such a mark.
+    for forged in ("999999", "1", "x"):
+        mark = "pgq.tick-id", forged, "p1"
+        first.conn.execute("select pgq.insert_event('q', %s, %s, %s, null, null, null)", mark)
     ops.tick(first.conn, "q")
     second.catch_up()
     # The marks in the events have moved the parts of the other node, which merges nothing itself.

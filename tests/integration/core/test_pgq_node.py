@@ -193,6 +193,16 @@ def test_maintenance_moves_the_watermark_of_a_root_without_a_worker(root: Connec
     assert [row[3] for row in contents(root)] == ["pgq.global-watermark"]
 
 
+def test_maintenance_does_not_wait_for_a_transaction_that_registers_a_consumer(
+    root: Connection, connect: Connect
+) -> None:
+    other = connect(autocommit=False)
+    other.execute("set role pgq_writer")
+    assert code(other, "register_consumer", "c", "b", 1) == 200
+    root.execute("set lock_timeout = '10s'")
+    assert ops.value(root, "select pgq_node.maint_watermark('q')") == 0
+
+
 def test_subscribing_again_begins_at_the_given_tick(root: Connection) -> None:
     for _ in range(3):
         ops.tick(root, "q")
@@ -435,8 +445,8 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
             "unregister_subscriber('q', 'b')",
             "set_subscriber_watermark('q', 'b', 2)",
             "register_consumer('q', 'c', 'a', 1)",
-            "set_consumer_completed('q', 'a_worker', 9)",
-            "set_consumer_paused('q', 'a_worker', true)",
+            "set_consumer_completed('q', 'c', 9)",
+            "set_consumer_paused('q', 'c', true)",
         )
         ops.tick(root, "q")
         for call in calls:
@@ -455,3 +465,25 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
                 other.execute(f"select pgq_node.{call}".encode())
     finally:
         root.execute("drop owned by test_noder; drop role test_noder")
+
+
+def test_a_worker_is_moved_by_administrators_only(root: Connection, connect: Connect) -> None:
+    """What it skips, no consumer of the node gets."""
+    root.execute("reset role; create role test_writer in role pgq_reader, pgq_writer")
+    try:
+        other = connect()
+        other.execute("set role test_writer")
+        for call in (
+            "register_consumer('q', 'a_worker', 'b', 9)",
+            "unregister_consumer('q', 'a_worker')",
+            "change_consumer_provider('q', 'a_worker', 'b')",
+            "set_consumer_completed('q', 'a_worker', 9)",
+            "set_consumer_paused('q', 'a_worker', true)",
+            "set_consumer_uptodate('q', 'a_worker', true)",
+            "set_consumer_error('q', 'a_worker', 'x')",
+        ):
+            with ops.refused("42501"):
+                other.execute(f"select pgq_node.{call}".encode())
+        assert code(other, "register_consumer", "c", "b", 9) == 200
+    finally:
+        root.execute("drop owned by test_writer; drop role test_writer")
