@@ -56,7 +56,7 @@ def settings(cls: type) -> list[str]:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_misspelt_setting_of_a_subclass_is_refused_by_name(cls: type[Any]) -> None:
     names = [*settings(cls), *(name for name in dir(cls) if name.startswith(("on_", "process_")))]
-    assert len(names) > 5
+    assert names
     for name in names:
         for wrong in {
             name[:3] + name[4:],

@@ -212,7 +212,7 @@ def repair(path: Path, **which: Any) -> None:
 @config_argument
 @click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
 def reverse(path: Path, wait: float) -> None:
-    """Have the source follow the target, which has become the queue's root.
+    """Have the source follow the target, if that is the root now.
 
     First `pgqpy node takeover`, with no writes to the tables from before it until this command has
     ended. `pgqpy run replicate CONFIG.TOML` must still run, to apply the last changes; end it
