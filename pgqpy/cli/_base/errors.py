@@ -229,7 +229,8 @@ _REMEDIES = (
     ("timeout", "check host and port, and that no firewall is in between"),
 )
 _REMEDY = "check that PostgreSQL runs there; --dsn, PGQPY_DSN, or PGHOST and PGPORT say where"
-_REMEDY_ELSEWHERE = "check that PostgreSQL runs there, and that its DSN is right"
+_ELSEWHERE = "target_dsn (of a shard: dsn)"
+_REMEDY_ELSEWHERE = f"check that PostgreSQL runs there, and that {_ELSEWHERE} is right"
 
 
 def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situation) -> Problem:
@@ -250,7 +251,7 @@ def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situati
     reason = first_line(text).rpartition("failed: ")[2].removeprefix("FATAL:").strip()
     general = _REMEDY_ELSEWHERE if situation.elsewhere else _REMEDY
     hint = next((hint for part, hint in _REMEDIES if part in reason), general)
-    said = "its DSN" if situation.elsewhere else "--dsn"
+    said = _ELSEWHERE if situation.elsewhere else "--dsn"
     return Problem(f"cannot connect to {target}: {reason}", hint.format(dsn=said))
 
 
