@@ -76,7 +76,8 @@ def _check_arguments(
         raise CascadeError(
             "a root has no provider"
             if provider
-            else f"a {node_type} needs a provider: the DSN of a root or branch"
+            else f"a {node_type} needs a provider: the DSN of a root or branch",
+            hint="leave out --provider" if provider else "give it with --provider",
         )
     if combined_queue is not None and node_type != "leaf":
         raise CascadeError("only a leaf has a combined queue")

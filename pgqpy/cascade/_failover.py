@@ -33,6 +33,8 @@ def take_over_dead_root(
     root are lost until it is back: then it is fenced, and its rest is counted. Raises CascadeError.
     """
     nodes.node(new_root)
+    for name in without:
+        nodes.location(name)
     look = nodes.look()
     fence_old_roots(nodes, look)
     infos = nodes.infos()

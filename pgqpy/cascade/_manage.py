@@ -72,14 +72,14 @@ def change_provider(
     info, above = infos[name], infos[provider]
     is_worker = consumer is None or consumer == info.worker
     consumer = consumer or info.worker
-    if is_worker:
-        if info.type == "root":
-            raise CascadeError(
-                f"node {name} is the root: it gets its events from no other node",
-                hint="pgqpy node takeover makes another node the root",
-            )
-        _check_no_cycle(infos, name, provider)
+    if is_worker and info.type == "root":
+        raise CascadeError(
+            f"node {name} is the root: it gets its events from no other node",
+            hint="pgqpy node takeover makes another node the root",
+        )
     check_provider(above)
+    if is_worker:
+        _check_no_cycle(infos, name, provider)
     changed = _move(nodes, name, consumer, provider, is_worker=is_worker, wait=wait)
     if is_worker and changed:
         # Until then its worker may register itself once more.
@@ -95,6 +95,10 @@ def change_provider(
 
 
 def _check_no_cycle(infos: dict[str, NodeInfo], name: str, provider: str) -> None:
+    if name == provider:
+        raise CascadeError(
+            f"node {name} cannot follow itself", hint="choose another root or branch as provider"
+        )
     path: list[str] = []
     above: str | None = provider
     while above is not None and above not in path:
@@ -103,7 +107,7 @@ def _check_no_cycle(infos: dict[str, NodeInfo], name: str, provider: str) -> Non
             raise CascadeError(
                 f"node {name} cannot follow {provider}: that would be a cycle,"
                 f" {name} <- {' <- '.join(path)}",
-                hint=f"first have {path[-2] if len(path) > 1 else provider} follow another node",
+                hint=f"first have {path[-2]} follow another node",
             )
         above = infos[above].provider if above in infos else None
 

@@ -57,7 +57,7 @@ class NodeStatus:
     provider: str | None = None
     last_tick: int | None = None
     lag: timedelta | None = None
-    """The time between its last tick and the root's."""
+    """The time between its last tick and the root's; 0 if it lacks no event."""
     events_behind: int | None = None
     watermark: int | None = None
     """The lowest tick of it and of the nodes and consumers below it."""
@@ -95,7 +95,7 @@ def status(nodes: Nodes) -> list[NodeStatus]:
                 info.type,
                 info.provider,
                 info.last_tick,
-                lags.get(info.last_tick) if root and info.fenced_by is None else None,
+                _lag(info, lags, behind[name]),
                 behind[name],
                 info.watermark,
                 info.paused,
@@ -150,6 +150,13 @@ def _lags(nodes: Nodes, root: NodeInfo | None, infos: dict[str, NodeInfo]) -> di
     ticks = [info.last_tick for info in infos.values()]
     rows = nodes.node(root.name).rows(_LAG, ticks, nodes.queue)
     return {each["tick_id"]: each["lag"] for each in rows}
+
+
+def _lag(info: NodeInfo, lags: dict[int, timedelta], behind: int | None) -> timedelta | None:
+    """Return a node's lag: 0 if it lacks only ticks without events."""
+    if info.fenced_by is not None:
+        return None
+    return lags.get(info.last_tick) if behind != 0 else timedelta(0)
 
 
 def _behind(nodes: Nodes, info: NodeInfo, behind: dict[str, int | None]) -> int | None:

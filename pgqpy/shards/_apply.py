@@ -53,8 +53,16 @@ def _wanted(path: Path) -> Document:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidShardMap(f"cannot read {path}: {error}") from error
-    if ShardMap.parse(document).queue is None:
+    wanted = ShardMap.parse(document)
+    if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
+    names: dict[str, str] = {}
+    for name, each in wanted.shards.items():
+        if names.setdefault(each.dsn, name) != name:
+            raise InvalidShardMap(
+                f"the database of shard {name!r} is that of shard {names[each.dsn]!r} already",
+                hint="A database is one shard of a queue.",
+            )
     for name, shard in document["shards"].items():
         if {"version", "after"} & shard.keys():
             raise InvalidShardMap(

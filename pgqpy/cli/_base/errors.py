@@ -229,13 +229,16 @@ _REMEDIES = (
     ("timeout", "check host and port, and that no firewall is in between"),
 )
 _REMEDY = "check that PostgreSQL runs there; --dsn, PGQPY_DSN, or PGHOST and PGPORT say where"
-_REMEDY_ELSEWHERE = "check that PostgreSQL runs there, and that target_dsn is right"
+_ELSEWHERE = "target_dsn (of a shard: dsn)"
+_REMEDY_ELSEWHERE = f"check that PostgreSQL runs there, and that {_ELSEWHERE} is right"
 
 
 def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situation) -> Problem:
     target = situation.target
     cause = error.__cause__
     text = str(cause or error.message)
+    if cause is None and error.detail:
+        return Problem(f"{error.message} ({first_line(error.detail)})", error.hint)
     # psycopg keeps the failed attempt; a session that was lost later has none. Nor has a host name
     # that does not resolve.
     attempted = isinstance(cause, psycopg.Error) and cause.pgconn is not None
@@ -248,7 +251,7 @@ def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situati
     reason = first_line(text).rpartition("failed: ")[2].removeprefix("FATAL:").strip()
     general = _REMEDY_ELSEWHERE if situation.elsewhere else _REMEDY
     hint = next((hint for part, hint in _REMEDIES if part in reason), general)
-    said = "target_dsn" if situation.elsewhere else "--dsn"
+    said = _ELSEWHERE if situation.elsewhere else "--dsn"
     return Problem(f"cannot connect to {target}: {reason}", hint.format(dsn=said))
 
 

@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         "cannot be the name of a node",
     ),
     "a cycle": (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
-    "itself": (lambda tree, nodes: change_provider(nodes, "b", "b"), "that would be a cycle"),
+    "itself": (lambda tree, nodes: change_provider(nodes, "b", "b"), "cannot follow itself"),
     "a provider for the root": (
         lambda tree, nodes: change_provider(nodes, "a", "b"),
         "node a is the root",
@@ -198,6 +198,10 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
     "a leaf as root of a dead one": (
         lambda tree, nodes: take_over_dead_root(nodes, "d"),
         "node d is a leaf",
+    ),
+    "a node that is not there left out": (
+        lambda tree, nodes: take_over_dead_root(nodes, "b", without=("zzz",)),
+        "has no node zzz",
     ),
     "a root that works as dead": (
         lambda tree, nodes: take_over_dead_root(nodes, "b"),

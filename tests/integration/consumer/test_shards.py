@@ -386,6 +386,10 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     shards.want("a", "b")
     shards.file.unlink()
     assert "shard 'a' has version 1 already, but there is no file" in shards.try_apply().stderr
+    shards.dsns = {**shards.dsns, "c": shards.dsns["b"]}
+    shards.want("b", "c")
+    assert "the database of shard 'c' is that of shard 'b' already" in shards.try_apply().stderr
+    assert not shards.file.exists()
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
     assert state == [(QUEUE, "a", 1, 0)]
