@@ -218,11 +218,10 @@ class CascadedWorker(Stoppable):
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             rows = read(source, ticks)
-            if rows:
-                news = statements.controls(rows, self.queue)
-                above = provider.database.capable(source)
-                epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
-                follow_news(node, source, self.queue, news, **epochs)
+            news = statements.controls(rows, self.queue)
+            above = provider.database.capable(source)
+            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            follow_news(node, source, self.queue, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             with node.pipeline():
                 node.execute(statements.COMPLETED, completed)

@@ -215,11 +215,10 @@ class AsyncCascadedWorker(AsyncStoppable):
             if merged is not None:
                 await self._merge(node, source, ticks, merged)
             rows = await read(source, ticks)
-            if rows:
-                news = statements.controls(rows, self.queue)
-                above = await provider.database.capable(source)
-                epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
-                await async_follow_news(node, source, self.queue, news, **epochs)
+            news = statements.controls(rows, self.queue)
+            above = await provider.database.capable(source)
+            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            await async_follow_news(node, source, self.queue, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             async with node.pipeline():
                 await node.execute(statements.COMPLETED, completed)
