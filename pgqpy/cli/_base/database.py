@@ -27,13 +27,15 @@ INTERRUPTED = 128 + signal.SIGINT
 #: The seconds that unwinding may take after Ctrl-C.
 PATIENCE = 1.0
 
+#: The schemas that all commands use; only those of nodes use pgq_node.
+_OURS = ["pgq", "pgq_ext", "pgq_coop", "pgq_task"]
 _PLANTED: LiteralString = """
     select n.nspname, r.rolname
       from pg_catalog.pg_namespace n
       join pg_catalog.pg_roles r
         on r.oid operator(pg_catalog.=) n.nspowner
      where n.nspname::pg_catalog.text operator(pg_catalog.=)
-           any ('{pgq,pgq_ext,pgq_coop,pgq_task,pgq_node}'::pg_catalog.text[])
+           any (%s::pg_catalog.text[])
        and not r.rolsuper
        and r.rolname::pg_catalog.text operator(pg_catalog.<>) 'pgq_owner'
        and not pg_catalog.pg_has_role(r.oid, current_user, 'member')
@@ -84,10 +86,10 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
         yield conn
 
 
-def refuse_planted(conn: pgqpy.Connection) -> None:
+def refuse_planted(conn: pgqpy.Connection, *others: str) -> None:
     """Raise if another role has made one of our schemas: its functions would run as the user."""
     with translate_errors():
-        planted = conn.execute(_PLANTED).fetchone()
+        planted = conn.execute(_PLANTED, [[*_OURS, *others]]).fetchone()
     if planted is not None:
         schema, owner = planted
         raise PgqError(

@@ -38,6 +38,7 @@ from pgqpy.cli._base.output import (
     shown,
     wants_json,
 )
+from pgqpy.connection import Connection
 
 _NAMES: LiteralString = "select node_name from pgq_node.node_location where queue_name = %s"
 
@@ -77,9 +78,13 @@ def node() -> None:
     """
 
 
+def _check(conn: Connection) -> None:
+    refuse_planted(conn, "pgq_node")
+
+
 @contextmanager
 def _nodes(queue: str, dsn: str) -> Iterator[Nodes]:
-    with interruptible(), Nodes(queue, dsn, check=refuse_planted) as nodes:
+    with interruptible(), Nodes(queue, dsn, check=_check) as nodes:
         yield nodes
 
 
@@ -125,7 +130,7 @@ def create(
             location=location,
             worker=worker,
             combined_queue=combined_queue,
-            check=refuse_planted,
+            check=_check,
         )
     if not made:
         say(f"node {name} of queue {queue} exists already")

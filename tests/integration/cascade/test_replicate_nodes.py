@@ -92,6 +92,7 @@ def test_a_branch_whose_table_is_behind_its_queue_feeds_others(nodes: Tree) -> N
         with running(replicate(nodes, "a", "b")):
             a.execute(CHANGE)
             same(nodes, "a", "b", "c")
+            in_step(nodes, "c")
             comparer = Comparer(nodes.dsns["b"], nodes.dsns["c"], QUEUE, "to_c")
             found = comparer.compare(manager(nodes, "b", "c").replica("item"))
             assert (found.rows, found.differences) == (22, [])
