@@ -199,6 +199,8 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "get_contract_info": ("pgq.get_contract_info('closed')",),
     "log_action": ("pgq.log_action('a test')",),
     "contract_errors": ("pgq.contract_errors('{}', '1')",),
+    "has_replayed": ("pgq.has_replayed('closed', 1, now(), false)",),
+    "next_ticks": ("pgq.next_ticks('closed', 1, 1, 1)",),
     "get_shard_info": ("pgq.get_shard_info('closed')",),
     "enter_shard": ("pgq.enter_shard('closed')",),
     "shard_writers": ("pgq.shard_writers('closed')",),
