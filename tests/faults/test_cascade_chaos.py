@@ -1,5 +1,5 @@
 """Five nodes on five servers: servers and workers are killed, links fail, providers change, other
-nodes take over and consumers move, at random, while producers write. Only with ``--chaos 60`` or more."""
+nodes take over and consumers move, at random, while producers write: ``--chaos 60`` or more."""
 
 from __future__ import annotations
 
