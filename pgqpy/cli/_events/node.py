@@ -42,7 +42,7 @@ from pgqpy.connection import Connection
 
 _NAMES: LiteralString = "select node_name from pgq_node.node_location where queue_name = %s"
 
-#: What a takeover does, for the person who waits for it.
+#: Messages for the steps of a takeover.
 STEPS = {
     "catch up": "waiting until {new} has almost caught up",
     "writers": "waiting for open transactions",
