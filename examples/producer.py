@@ -38,7 +38,7 @@ def main() -> None:
         # Many events go by COPY, from any iterable; memory does not grow with their number.
         with conn.transaction():
             count = orders.insert_events(
-                conn, (("order.shipped", {"order": n}) for n in range(10_000))
+                conn, (("order.shipped", {"order": n}) for n in range(2_000))
             )
             print(f"and {count:,} more")
 
