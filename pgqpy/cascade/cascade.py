@@ -43,7 +43,7 @@ class Cascade(AsyncStoppable):
     """Seconds between looks at the states of a database's nodes."""
     watermark_interval: float = 60.0
     """Seconds between reports of which ticks are not needed any more."""
-    batch_size: int = 50_000
+    batch_size: int = 200_000
     """The approximate maximum of events in a transaction, when a node is behind."""
     at_once: int = 4
     """The number of queues that are copied at the same time."""

@@ -46,7 +46,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     queue: str = ""
     """The queue to copy."""
-    batch_size: int = 50_000
+    batch_size: int = 200_000
     """The approximate maximum of events in a transaction, when the node is behind."""
     poll_interval: float = 1.0
     """Seconds between looks at the node's state; new ticks are notified by LISTEN."""
