@@ -52,6 +52,9 @@ STEPS = {
     "promote": "{new} becomes the root",
 }
 
+#: The characters of a worker's error in the tree; --json has it in full.
+MOST_OF_AN_ERROR = 90
+
 NODE = Name(
     "node",
     lambda admin, typed: (
@@ -186,9 +189,20 @@ def _state(node: NodeStatus) -> str:
         "marked dead" if node.dead else None,
         node.problem,
         None if node.rest is None else f"{plural(node.rest, 'event')} nowhere else",
-        None if node.error is None else f"failed: {node.error.splitlines()[0]}",
+        None if node.error is None else f"failed: {_in_short(node.error)}",
     ]
     return "; ".join(word for word in words if word) or "ok"
+
+
+def _in_short(error: str) -> str:
+    """Return what a worker failed at, without its class, libpq's host and port, and hints."""
+    text = error.partition(" DETAIL: ")[0].partition(" HINT: ")[0]
+    kind, _, said = text.partition(": ")
+    if said and kind.isidentifier():
+        text = said
+    if kind == "ConnectionFailed":
+        text = text.rpartition("failed: ")[2].removeprefix("FATAL:").strip()
+    return text if len(text) <= MOST_OF_AN_ERROR else f"{text[: MOST_OF_AN_ERROR - 3].rstrip()}..."
 
 
 #: The columns of the tree.

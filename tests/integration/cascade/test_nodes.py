@@ -74,6 +74,20 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert run("drop", "b", "--dsn", b) == f"dropped node b of queue {QUEUE}\n"
 
 
+def test_the_tree_shows_what_a_worker_failed_at_in_short(
+    tree: Tree, run: Callable[..., str]
+) -> None:
+    tree.node("a", "root")
+    dsn = tree.node("b", "branch", "a")
+    for error, shown in (
+        ("PgqError: provider a has no copy HINT: Choose another one.", "provider a has no copy"),
+        ('ConnectionFailed: connection to "a", port 1 failed: FATAL: no role "w"', 'no role "w"'),
+        (f"of Londiste: {'x' * 200}", f"of Londiste: {'x' * 74}..."),
+    ):
+        tree.conns["b"].execute("update pgq_node.local_state set cur_error = %s", [error])
+        assert run("status", "--dsn", dsn).endswith(f"   failed: {shown}\n")
+
+
 def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
