@@ -27,7 +27,7 @@ from pgqpy.log import logger
 #: idle queue are not.
 _LONG = 30.0
 
-#: What a node's database says of it.
+#: What a node's database says of it; first its name.
 State = list[Any]
 
 
@@ -94,9 +94,10 @@ class _Worker(AsyncCascadedWorker):
     """A worker that is woken when its node's state changes."""
 
     def __init__(
-        self, dsn: str, queue: str, databases: AsyncDatabases, turns: asyncio.Semaphore
+        self, dsn: str, queue: str, node: str, databases: AsyncDatabases, turns: asyncio.Semaphore
     ) -> None:
         super().__init__(dsn, queue=queue, databases=databases)
+        self._node = node
         self._turns = turns
 
     def look(self) -> None:
@@ -144,6 +145,7 @@ class _Served:
                         "a database of nodes does not answer: %s; again %s",
                         str(error).partition("\n")[0],
                         soon(pause),
+                        extra={"database": dsns.redact(self._dsn), "pause": pause},
                     )
                 await waker.wait(pause)
             for worker in self._workers.values():
@@ -157,8 +159,8 @@ class _Served:
     async def catch_up(self) -> bool:
         """Copy all that the providers have; whether there was something."""
         copied = False
-        for queue in await self._look():
-            worker = self._made(queue)
+        for queue, (node, *_) in (await self._look()).items():
+            worker = self._made(queue, node)
             while not self._cascade.stopping and await worker.run_once():
                 copied = True
         return copied
@@ -175,14 +177,14 @@ class _Served:
             self._workers.pop(queue).stop()
         for queue, state in states.items():
             if queue not in self._workers:
-                worker = self._workers[queue] = self._made(queue)
+                worker = self._workers[queue] = self._made(queue, state[0])
                 tasks.create_task(worker.run(handle_signals=False))
             elif state != self._states.get(queue):
                 self._workers[queue].look()
         self._states = states
 
-    def _made(self, queue: str) -> _Worker:
-        worker = _Worker(self._dsn, queue, self._databases, self._turns)
+    def _made(self, queue: str, node: str) -> _Worker:
+        worker = _Worker(self._dsn, queue, node, self._databases, self._turns)
         for name in ("poll_interval", "watermark_interval", "batch_size"):
             setattr(worker, name, getattr(self._cascade, name))
         return worker
