@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import pgqpy.dsn
 from pgqpy.cascade import (
     Node,
     Nodes,
@@ -35,7 +36,9 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     tree: Tree, cli: Cli, run: Callable[..., str]
 ) -> None:
     a, b, d = tree.database("a"), tree.database("b"), tree.database("d")
-    assert run("create", "root", "a", "--dsn", a) == f"made a the root of queue {QUEUE}\n"
+    made, _, line = run("create", "root", "a", "--dsn", f"{a}&password=no").splitlines()
+    assert made == f"made a the root of queue {QUEUE}"
+    assert line == f'    "{pgqpy.dsn.redact(a)}",'
     assert "exists already" in run("create", "root", "a", "--dsn", a)
     run("create", "branch", "b", "--dsn", b, "--provider", a)
     run("create", "leaf", "d", "--dsn", d, "--provider", b)
@@ -61,6 +64,12 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert behind["d"]["lag"] > 0
     assert "paused" in run("status", "--dsn", d)
     assert run("resume", "b", "--dsn", a) == "resumed node b\n"
+    paused, *meaning = run("pause", "a", "--dsn", a).splitlines()
+    assert (paused, len(meaning)) == ("paused node a", 1)
+    ops.insert(tree.conns["a"], QUEUE, "z")
+    newest = tree.info("a").last_tick
+    wait_until(lambda: tree.info("b").last_tick > newest)
+    assert run("resume", "a", "--dsn", a) == "resumed node a\n"
     tree.follows("d", "a")
 
     said = run("change-provider", "d", "a", "--dsn", a)
