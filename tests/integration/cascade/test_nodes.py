@@ -213,6 +213,10 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         lambda tree, nodes: change_provider(nodes, "x", "b"),
         "has no node x",
     ),
+    "a consumer that is not cascaded": (
+        lambda tree, nodes: change_provider(nodes, "b", "c", consumer="reader"),
+        "node b has no cascaded consumer reader: it has b_worker",
+    ),
     "a provider that is behind": (
         lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
         "node e is older than d",
