@@ -14,6 +14,7 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, POSITIVE_SECONDS, SECONDS, check_settings
+from pgqpy._runtime.database import IDENTITY, Identity
 from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import AsyncStoppable
@@ -52,6 +53,20 @@ class Cascade(AsyncStoppable):
         if not nodes:
             raise InvalidConsumer("a cascade needs the database of at least one node")
         self.nodes = [dsns.resolve(dsn) for dsn in dict.fromkeys(nodes)]
+        #: The first of them that leads to a database.
+        self._first: dict[Identity, str] = {}
+
+    def is_first(self, database: Identity, dsn: str) -> bool:
+        """Whether none before it leads to this database, whose nodes have one worker each."""
+        first = self._first.setdefault(database, dsn)
+        if first != dsn:
+            names = dsns.redact(dsn), dsns.redact(first)
+            logger.warning(
+                "two of the nodes are one database: %s is left out, for %s",
+                *names,
+                extra={"database": names[0]},
+            )
+        return first == dsn
 
     async def run(
         self,
@@ -132,9 +147,12 @@ class _Served:
         """Keep a worker running for each queue of which this database is a node."""
         losses = Backoff(0.1, AsyncCascadedWorker.reconnect_cap)
         self._waker = waker = AsyncWaker()
+        is_first = False
         async with asyncio.TaskGroup() as tasks:
             while not self._cascade.stopping:
                 try:
+                    if not (is_first or (is_first := await self._is_first())):
+                        return
                     self._compare(await self._look(), tasks)
                     losses.reset()
                     pause = self._cascade.poll_interval
@@ -159,11 +177,18 @@ class _Served:
     async def catch_up(self) -> bool:
         """Copy all that the providers have; whether there was something."""
         copied = False
+        if not await self._is_first():
+            return False
         for queue, (node, *_) in (await self._look()).items():
             worker = self._made(queue, node)
             while not self._cascade.stopping and await worker.run_once():
                 copied = True
         return copied
+
+    async def _is_first(self) -> bool:
+        async with self._databases.at(self._dsn).connection() as conn:
+            [identity] = await async_fetch(conn, IDENTITY)
+        return self._cascade.is_first(identity, self._dsn)
 
     async def _look(self) -> dict[str, State]:
         """Return the states of the nodes, by queue."""

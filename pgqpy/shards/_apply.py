@@ -12,6 +12,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from pgqpy._runtime.database import Identity, identify
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
@@ -56,13 +57,6 @@ def _wanted(path: Path) -> Document:
     wanted = ShardMap.parse(document)
     if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
-    names: dict[str, str] = {}
-    for name, each in wanted.shards.items():
-        if names.setdefault(each.dsn, name) != name:
-            raise InvalidShardMap(
-                f"the database of shard {name!r} is that of shard {names[each.dsn]!r} already",
-                hint="A database is one shard of a queue.",
-            )
     for name, shard in document["shards"].items():
         if {"version", "after"} & shard.keys():
             raise InvalidShardMap(
@@ -107,6 +101,7 @@ class _Change:
             self.document | {"shards": self._without_after()}
         ).shards.values():
             self._places[shard.name] = self._place(shard)
+        self._check_databases()
         self._remove_drained()
         shards = self.document["shards"]
         changed = {name for pair in self._moves for name in pair}
@@ -186,7 +181,8 @@ class _Change:
             for name, version in fetch(conn, _VERSION, [self.queue]):
                 if name != shard.name:
                     raise InvalidShardMap(
-                        f"the database of shard {shard.name!r} is that of shard {name!r} already"
+                        f"the database of shard {shard.name!r} is that of shard {name!r} already",
+                        hint="A database is one shard of a queue.",
                     )
                 if self._is_first:
                     raise InvalidShardMap(
@@ -195,6 +191,16 @@ class _Change:
                         hint="Name the file that the last `pgqpy shards apply` has written.",
                     )
         return _Place(conn, version)
+
+    def _check_databases(self) -> None:
+        names: dict[Identity, str] = {}
+        for name, place in self._places.items():
+            first = names.setdefault(identify(place.conn), name)
+            if first != name:
+                raise InvalidShardMap(
+                    f"the database of shard {name!r} is that of shard {first!r} already",
+                    hint="A database is one shard of a queue.",
+                )
 
     def _without_after(self) -> Document:
         return {

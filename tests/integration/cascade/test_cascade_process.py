@@ -94,7 +94,11 @@ def test_with_until_empty_it_copies_what_there_is_and_ends(
 ) -> None:
     root, _, below = nodes
     ops.insert_ticked(root.conn, "q", "x")
-    cli.ok("run", "cascade", str(config), "--until-empty")
+    said = config.read_text()
+    config.write_text(said.replace("nodes = [", f'nodes = ["{below.dsn}&sslmode=prefer", '))
+    result = cli("run", "cascade", str(config), "--until-empty")
+    assert result.exit_code == 0
+    assert "two of the nodes are one database" in result.stderr
     assert below.batches() == root.batches()
 
 

@@ -171,6 +171,15 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         ),
         "has a queue 'cascaded' of its own",
     ),
+    "a database known by another name, and another DSN": (
+        lambda tree, nodes: [
+            nodes.here.call(
+                "register_location", "y", f"{tree.database('x6')}&sslmode=prefer", False
+            ),
+            create_node(QUEUE, "x", "branch", tree.dsns["x6"], provider=tree.dsns["a"]),
+        ],
+        "is known as node y already",
+    ),
     "a provider that does not know the queue": (
         lambda tree, nodes: create_node(
             "other", "x", "branch", tree.database("x3"), provider=tree.dsns["a"]

@@ -366,7 +366,7 @@ def test_a_map_may_be_in_a_table(shards: Shards) -> None:
 
 def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> None:
     shards.apply("a", "b", a=["acme"], b=["zeta"])
-    before = shards.file.read_text()
+    before, spare = shards.file.read_text(), shards.dsns["c"]
 
     def refused() -> str:
         result = shards.try_apply()
@@ -386,9 +386,10 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     shards.want("a", "b")
     shards.file.unlink()
     assert "shard 'a' has version 1 already, but there is no file" in shards.try_apply().stderr
-    shards.dsns = {**shards.dsns, "c": shards.dsns["b"]}
-    shards.want("b", "c")
-    assert "the database of shard 'c' is that of shard 'b' already" in shards.try_apply().stderr
+    for name in "de":  # two ways to write one database
+        shards.dsns = {**shards.dsns, name: make_conninfo(spare, application_name=name)}
+    shards.want("d", "e")
+    assert "the database of shard 'e' is that of shard 'd' already" in shards.try_apply().stderr
     assert not shards.file.exists()
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
