@@ -52,6 +52,8 @@ def create_node(
             here.call("register_location", name, location, False)
             here.call("create_node", "root", name, worker, None, None, None)
             return True
+        if combined_queue is not None:
+            _check_combined(here, combined_queue)
         with Nodes(queue, provider, check=check) as nodes:
             _check_new(here, name, node_type, location, nodes)
             _join(here, nodes, name, node_type, location, worker, combined_queue)
@@ -95,6 +97,14 @@ def _leads_to(here: Node, there: Node) -> bool:
     """Whether a connection, which is closed, leads to the database that the node is made in."""
     with closing(there.conn), comes_from(there.dsn):
         return identify(there.conn) == identify(here.conn)
+
+
+def _check_combined(here: Node, queue: str) -> None:
+    if here.value("select node_type from pgq_node.get_node_info(%s)", queue) is None:
+        raise CascadeError(
+            f"{where(here.dsn)} has no node of the combined queue '{queue}'",
+            hint=f"make it first: pgqpy node create {queue} root NODE",
+        )
 
 
 def _check_new(here: Node, name: str, node_type: str, location: str, nodes: Nodes) -> None:

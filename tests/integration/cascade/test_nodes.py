@@ -198,6 +198,17 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         ),
         "the location leads to another database",
     ),
+    "a combined queue that is no node's": (
+        lambda tree, nodes: create_node(
+            QUEUE,
+            "x",
+            "leaf",
+            tree.with_queue("x7"),
+            provider=tree.dsns["a"],
+            combined_queue=QUEUE,
+        ),
+        "has no node of the combined queue 'cascaded'",
+    ),
     "a root with a provider": (
         lambda tree, nodes: create_node(
             QUEUE, "x", "root", tree.dsns["a"], provider=tree.dsns["b"]
