@@ -17,7 +17,7 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import InvalidShardMap, comes_from
+from pgqpy.errors import InvalidShardMap, QueueNotFound, comes_from
 from pgqpy.shards._map import HASHES, Shard, ShardMap
 
 #: Seconds between looks whether transactions have ended, or a tick was made.
@@ -31,8 +31,8 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
     producers and consumers, with versions and ticks.
 
     Each step may be the last one of a process that dies: the next call goes on. Reports what it
-    does, and what is left to do. Raises InvalidShardMap, ConnectionFailed, QueueNotFound; before
-    the first change, if possible.
+    does, and what is left to do. Raises InvalidShardMap, ConnectionFailed; before the first change,
+    if possible.
     """
     new = _wanted(wanted)
     old = None
@@ -172,11 +172,13 @@ class _Change:
     def _place(self, shard: Shard) -> _Place:
         with comes_from(shard.dsn):
             conn = self._stack.enter_context(connect(shard.dsn, autocommit=True))
-            if not Admin(conn).get_queue_info(self.queue):
+            try:
+                Admin(conn).get_queue_info(self.queue)
+            except QueueNotFound:
                 raise InvalidShardMap(
                     f"the database of shard {shard.name!r} has no queue {self.queue!r}",
                     hint=f"Create it there: pgqpy queue create {self.queue} --dsn DSN",
-                )
+                ) from None
             name, version = shard.name, 0
             for name, version in fetch(conn, _VERSION, [self.queue]):
                 if name != shard.name:

@@ -390,6 +390,9 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
         shards.dsns = {**shards.dsns, name: make_conninfo(spare, application_name=name)}
     shards.want("d", "e")
     assert "the database of shard 'e' is that of shard 'd' already" in shards.try_apply().stderr
+    with psycopg.connect(spare, autocommit=True) as conn:
+        conn.execute("select pgq.drop_queue(%s, true)", [QUEUE])
+    assert "the database of shard 'd' has no queue 'orders'" in shards.try_apply().stderr
     assert not shards.file.exists()
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
