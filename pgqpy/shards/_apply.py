@@ -237,7 +237,13 @@ class _Change:
                     moves_now = (loser, gainer) in self._moves
                     if not moves_now and self._all_finished(self._places[loser].conn, tick):
                         del shard["after"][loser]
-            ShardMap.parse(self.document)
+            try:
+                ShardMap.parse(self.document)
+            except InvalidShardMap as error:
+                raise InvalidShardMap(
+                    f"keys would move back before all consumers have read them: {error.message}",
+                    hint="Apply again when `pgqpy shards check` shows no waiting consumers.",
+                ) from None
 
     def _set_shard(self, name: str, *, gains: bool = False) -> None:
         version = self.document["shards"][name]["version"]

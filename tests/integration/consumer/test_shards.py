@@ -399,6 +399,22 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     assert state == [(QUEUE, "a", 1, 0)]
 
 
+def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_what_to_wait(
+    shards: Shards,
+) -> None:
+    shards.apply("a", "b")
+    Seen(shards.dsns["a"]).register()
+    shards.apply("a", "b", "c")
+    before = shards.file.read_text()
+    shards.want("a", "b")
+    refused = shards.try_apply()
+    assert "would move back before all consumers have read them" in refused.stderr
+    assert "hint: Apply again when" in refused.stderr
+    assert shards.file.read_text() == before
+    ShardedConsumer(Seen, str(shards.file)).run(until_empty=True)
+    assert shards.try_apply().exit_code == 0
+
+
 def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
     shards.apply("a", "b", a=["acme"])
     Seen(shards.dsns["a"]).register()
