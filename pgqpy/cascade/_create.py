@@ -7,17 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pgqpy.dsn
+from pgqpy._runtime.database import identify
 from pgqpy.cascade._manage import check_provider
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
 from pgqpy.connection import Connection
-from pgqpy.errors import CascadeError
-
-#: The same of two sessions only if both are in one database.
-_IDENTITY = """
-    select oid::pg_catalog.int8, datname, pg_catalog.pg_postmaster_start_time()::pg_catalog.text
-      from pg_catalog.pg_database
-     where datname = pg_catalog.current_database()
-"""
+from pgqpy.errors import CascadeError, ConnectionFailed, comes_from
 
 
 def create_node(
@@ -58,6 +52,8 @@ def create_node(
             here.call("register_location", name, location, False)
             here.call("create_node", "root", name, worker, None, None, None)
             return True
+        if combined_queue is not None:
+            _check_combined(here, combined_queue)
         with Nodes(queue, provider, check=check) as nodes:
             _check_new(here, name, node_type, location, nodes)
             _join(here, nodes, name, node_type, location, worker, combined_queue)
@@ -90,27 +86,46 @@ def _check_arguments(
 
 def _check_location(here: Node, location: str, check: Callable[[Connection], None]) -> None:
     """Raise unless the location leads to the database that the node is made in."""
-    there = open_node(here.queue, location, check=check)
-    with closing(there.conn):
-        if there.rows(_IDENTITY) != here.rows(_IDENTITY):
-            raise CascadeError(
-                f"the location leads to another database: {where(location)}",
-                hint="give the DSN by which other nodes find the database of --dsn",
-            )
+    if not _leads_to(here, open_node(here.queue, location, check=check)):
+        raise CascadeError(
+            f"the location leads to another database: {where(location)}",
+            hint="give the DSN by which other nodes find the database of --dsn",
+        )
+
+
+def _leads_to(here: Node, there: Node) -> bool:
+    """Whether a connection, which is closed, leads to the database that the node is made in."""
+    with closing(there.conn), comes_from(there.dsn):
+        return identify(there.conn) == identify(here.conn)
+
+
+def _check_combined(here: Node, queue: str) -> None:
+    if here.value("select node_type from pgq_node.get_node_info(%s)", queue) is None:
+        raise CascadeError(
+            f"{where(here.dsn)} has no node of the combined queue '{queue}'",
+            hint=f"make it first: pgqpy node create {queue} root NODE",
+        )
 
 
 def _check_new(here: Node, name: str, node_type: str, location: str, nodes: Nodes) -> None:
     """Raise unless a node with this name and location can be added below the provider."""
     check_provider(nodes.local)
-    known = nodes.locations.get(name)
-    if known is not None and known.dsn != location:
-        raise CascadeError(
-            f"queue '{nodes.queue}' has a node {name} already: {where(known.dsn)}",
-            hint="choose another name, or drop that node: pgqpy node drop",
-        )
     for each in nodes.locations.values():
-        if each.dsn == location and each.name != name:
-            raise CascadeError(f"{where(location)} is known as node {each.name} already")
+        try:
+            is_here = each.dsn == location or _leads_to(here, nodes.connect(each.dsn))
+        except ConnectionFailed:
+            is_here = False
+        if is_here and each.name != name:
+            raise CascadeError(
+                f"{where(location)} is known as node {each.name} already",
+                hint=f"make it with this name, or drop that: pgqpy node drop {nodes.queue}"
+                f" {each.name} --dead",
+            )
+        if each.name == name and not is_here:
+            raise CascadeError(
+                f"queue '{nodes.queue}' has a node {name} already: {where(each.dsn)}",
+                hint="choose another name, or drop that node: pgqpy node drop",
+            )
     if node_type != "leaf" and here.rows("select * from pgq.get_queue_info(%s)", nodes.queue):
         raise CascadeError(
             f"{where(here.dsn)} has a queue '{nodes.queue}' of its own",

@@ -117,7 +117,9 @@ def _move(
 ) -> bool:
     """Register the consumer at its new provider, and have it read there, at its tick."""
     node, above = nodes.node(name), nodes.node(provider)
-    state = node.call("get_consumer_state", consumer)
+    state = node.call("get_consumer_state", consumer, allow=(404,))
+    if state["completed_tick"] is None:
+        raise _no_consumer(node, name, consumer)
     _wait_for_provider(above, provider, name, state["completed_tick"], wait)
     with node.conn.transaction():
         # The worker's batch commits before this, or after the change.
@@ -135,6 +137,17 @@ def _move(
         if provider != state["provider_node"]:
             node.call("change_consumer_provider", consumer, provider)
     return bool(provider != state["provider_node"])
+
+
+def _no_consumer(node: Node, name: str, consumer: str) -> CascadeError:
+    """Return the error for a consumer that has no state at a node."""
+    rows = node.rows("select consumer_name from pgq_node.get_consumer_info(%s)", node.queue)
+    known = ", ".join(each["consumer_name"] for each in rows)
+    return CascadeError(
+        f"node {name} has no cascaded consumer {consumer}: it has {known}",
+        hint=f"`pgqpy consumer list {node.queue}` lists all others that read a node's queue;"
+        " to move one, register it at its tick: `pgqpy consumer register --tick`",
+    )
 
 
 def subscribe(above: Node, location: Location, worker: str, tick: int) -> None:

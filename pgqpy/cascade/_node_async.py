@@ -31,7 +31,8 @@ async def async_read_state(
     if state.completed is None:
         raise ConsumerNotRegistered(
             f"{state.consumer!r} has no position at node {state.node_name} of queue {queue!r}",
-            hint="Look at pgq_node.local_state.",
+            hint="pgq_node.get_consumer_info(queue) lists those that have one; a CascadedConsumer"
+            " gets it when it runs.",
         )
     if state.provider_location is None:
         raise PgqError(

@@ -66,7 +66,10 @@ class Provider:
         for code, note in fetch(conn, statements.REPORT, known):
             if code == 404:
                 logger.warning(
-                    "node %s is no subscriber of its provider: %s", node, note, extra=self._fields()
+                    "node %s is no subscriber of its provider: %s",
+                    node,
+                    note,
+                    extra={"queue": self._queue, "node": node},
                 )
 
     def tick(self, conn: Connection, tick: int) -> tuple[object, int] | None:
@@ -147,6 +150,3 @@ class Provider:
 
     def _register(self, conn: Connection, consumer: str, tick: int) -> None:
         fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
-
-    def _fields(self) -> dict[str, object]:
-        return {"queue": self._queue}

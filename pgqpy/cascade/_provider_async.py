@@ -63,7 +63,10 @@ class AsyncProvider:
         for code, note in await async_fetch(conn, statements.REPORT, known):
             if code == 404:
                 logger.warning(
-                    "node %s is no subscriber of its provider: %s", node, note, extra=self._fields()
+                    "node %s is no subscriber of its provider: %s",
+                    node,
+                    note,
+                    extra={"queue": self._queue, "node": node},
                 )
 
     async def tick(self, conn: AsyncConnection, tick: int) -> tuple[object, int] | None:
@@ -146,6 +149,3 @@ class AsyncProvider:
 
     async def _register(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
         await async_fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
-
-    def _fields(self) -> dict[str, object]:
-        return {"queue": self._queue}

@@ -42,7 +42,8 @@ select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, 
  where n.queue_name = %s
 """
 NODES = b"""
-select n.queue_name, n.node_type, s.provider_node, l.node_location, s.paused, s.uptodate
+select n.queue_name, n.node_name, n.node_type, s.provider_node, l.node_location, s.paused,
+       s.uptodate
   from pgq_node.node_info n
   left join pgq_node.local_state s
     on s.queue_name = n.queue_name and s.consumer_name = n.worker_name

@@ -14,6 +14,7 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, POSITIVE_SECONDS, SECONDS, check_settings
+from pgqpy._runtime.database import IDENTITY, Identity
 from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import AsyncStoppable
@@ -27,7 +28,7 @@ from pgqpy.log import logger
 #: idle queue are not.
 _LONG = 30.0
 
-#: What a node's database says of it.
+#: What a node's database says of it; first its name.
 State = list[Any]
 
 
@@ -52,6 +53,20 @@ class Cascade(AsyncStoppable):
         if not nodes:
             raise InvalidConsumer("a cascade needs the database of at least one node")
         self.nodes = [dsns.resolve(dsn) for dsn in dict.fromkeys(nodes)]
+        #: The first of them that leads to a database.
+        self._first: dict[Identity, str] = {}
+
+    def is_first(self, database: Identity, dsn: str) -> bool:
+        """Whether none before it leads to this database, whose nodes have one worker each."""
+        first = self._first.setdefault(database, dsn)
+        if first != dsn:
+            names = dsns.redact(dsn), dsns.redact(first)
+            logger.warning(
+                "two of the nodes are one database: %s is left out, for %s",
+                *names,
+                extra={"database": names[0]},
+            )
+        return first == dsn
 
     async def run(
         self,
@@ -94,9 +109,10 @@ class _Worker(AsyncCascadedWorker):
     """A worker that is woken when its node's state changes."""
 
     def __init__(
-        self, dsn: str, queue: str, databases: AsyncDatabases, turns: asyncio.Semaphore
+        self, dsn: str, queue: str, node: str, databases: AsyncDatabases, turns: asyncio.Semaphore
     ) -> None:
         super().__init__(dsn, queue=queue, databases=databases)
+        self._node = node
         self._turns = turns
 
     def look(self) -> None:
@@ -131,9 +147,12 @@ class _Served:
         """Keep a worker running for each queue of which this database is a node."""
         losses = Backoff(0.1, AsyncCascadedWorker.reconnect_cap)
         self._waker = waker = AsyncWaker()
+        is_first = False
         async with asyncio.TaskGroup() as tasks:
             while not self._cascade.stopping:
                 try:
+                    if not (is_first or (is_first := await self._is_first())):
+                        return
                     self._compare(await self._look(), tasks)
                     losses.reset()
                     pause = self._cascade.poll_interval
@@ -144,6 +163,7 @@ class _Served:
                         "a database of nodes does not answer: %s; again %s",
                         str(error).partition("\n")[0],
                         soon(pause),
+                        extra={"database": dsns.redact(self._dsn), "pause": pause},
                     )
                 await waker.wait(pause)
             for worker in self._workers.values():
@@ -157,11 +177,18 @@ class _Served:
     async def catch_up(self) -> bool:
         """Copy all that the providers have; whether there was something."""
         copied = False
-        for queue in await self._look():
-            worker = self._made(queue)
+        if not await self._is_first():
+            return False
+        for queue, (node, *_) in (await self._look()).items():
+            worker = self._made(queue, node)
             while not self._cascade.stopping and await worker.run_once():
                 copied = True
         return copied
+
+    async def _is_first(self) -> bool:
+        async with self._databases.at(self._dsn).connection() as conn:
+            [identity] = await async_fetch(conn, IDENTITY)
+        return self._cascade.is_first(identity, self._dsn)
 
     async def _look(self) -> dict[str, State]:
         """Return the states of the nodes, by queue."""
@@ -175,14 +202,14 @@ class _Served:
             self._workers.pop(queue).stop()
         for queue, state in states.items():
             if queue not in self._workers:
-                worker = self._workers[queue] = self._made(queue)
+                worker = self._workers[queue] = self._made(queue, state[0])
                 tasks.create_task(worker.run(handle_signals=False))
             elif state != self._states.get(queue):
                 self._workers[queue].look()
         self._states = states
 
-    def _made(self, queue: str) -> _Worker:
-        worker = _Worker(self._dsn, queue, self._databases, self._turns)
+    def _made(self, queue: str, node: str) -> _Worker:
+        worker = _Worker(self._dsn, queue, node, self._databases, self._turns)
         for name in ("poll_interval", "watermark_interval", "batch_size"):
             setattr(worker, name, getattr(self._cascade, name))
         return worker

@@ -22,7 +22,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.errors import ConsumerNotRegistered, PgqError, TickNotFound
 
 
 class CascadedConsumer(SerialConsumer):
@@ -99,6 +99,7 @@ class CascadedConsumer(SerialConsumer):
             if location == state.provider_location:
                 return
             with connect(location, autocommit=True) as source:
+                self._check_newest(source, provider, state.completed or 0)
                 Admin(source).register_consumer_at(*names, state.completed or 0)
             ((code, note),) = fetch(node, statements.CHANGE_PROVIDER, (*names, provider))
             if code >= 300:
@@ -107,6 +108,15 @@ class CascadedConsumer(SerialConsumer):
             self._leave(state.provider_location)
 
     # --- helpers
+
+    def _check_newest(self, source: Connection, provider: str, tick: int) -> None:
+        [info] = Admin(source).get_queue_info(self.queue)
+        if info.last_tick_id is None or info.last_tick_id < tick:
+            raise TickNotFound(
+                f"node {provider} has queue {self.queue!r} up to tick {info.last_tick_id};"
+                f" {self.consumer!r} has read up to {tick} elsewhere",
+                hint="Wait until it has caught up: ticks without events take up to half a minute.",
+            )
 
     def _leave(self, location: str | None) -> None:
         """Delete the position at a provider, so that it need not keep events."""

@@ -19,7 +19,7 @@ from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.errors import ConsumerNotRegistered, PgqError, TickNotFound
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -96,6 +96,7 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             if location == state.provider_location:
                 return
             async with await async_connect(location, autocommit=True) as source:
+                await self._check_newest(source, provider, state.completed or 0)
                 await AsyncAdmin(source).register_consumer_at(*names, state.completed or 0)
             ((code, note),) = await async_fetch(
                 node, statements.CHANGE_PROVIDER, (*names, provider)
@@ -106,6 +107,15 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             await self._leave(state.provider_location)
 
     # --- helpers
+
+    async def _check_newest(self, source: AsyncConnection, provider: str, tick: int) -> None:
+        [info] = await AsyncAdmin(source).get_queue_info(self.queue)
+        if info.last_tick_id is None or info.last_tick_id < tick:
+            raise TickNotFound(
+                f"node {provider} has queue {self.queue!r} up to tick {info.last_tick_id};"
+                f" {self.consumer!r} has read up to {tick} elsewhere",
+                hint="Wait until it has caught up: ticks without events take up to half a minute.",
+            )
 
     async def _leave(self, location: str | None) -> None:
         """Delete the position at a provider, so that it need not keep events."""

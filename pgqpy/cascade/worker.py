@@ -80,8 +80,9 @@ class CascadedWorker(Stoppable):
         self._shares = databases is not None
         self._provider: Provider | None = None
         self._subscription: Subscription | None = None
-        #: The worker's name, once it is known.
+        #: The names of the worker and of its node, once they are known.
         self._consumer = ""
+        self._node = ""
         self._report_at = 0.0
         self._failures = Backoff(self.backoff_first, self.backoff_cap)
         self._losses = Backoff(0.1, self.reconnect_cap)
@@ -125,7 +126,7 @@ class CascadedWorker(Stoppable):
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of every log line."""
-        return {"queue": self.queue}
+        return {"queue": self.queue, "node": self._node or None}
 
     # --- for those that run many workers
 
@@ -156,7 +157,7 @@ class CascadedWorker(Stoppable):
     def _step(self) -> bool:
         with self._databases.at(self.dsn).connection() as node:
             state = read_state(node, self.queue)
-            self._consumer = state.consumer
+            self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
                 self._tell(node, statements.UPTODATE)
             copied = False

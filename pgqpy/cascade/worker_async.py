@@ -77,8 +77,9 @@ class AsyncCascadedWorker(AsyncStoppable):
         self._shares = databases is not None
         self._provider: AsyncProvider | None = None
         self._subscription: AsyncSubscription | None = None
-        #: The worker's name, once it is known.
+        #: The names of the worker and of its node, once they are known.
         self._consumer = ""
+        self._node = ""
         self._report_at = 0.0
         self._failures = Backoff(self.backoff_first, self.backoff_cap)
         self._losses = Backoff(0.1, self.reconnect_cap)
@@ -122,7 +123,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of every log line."""
-        return {"queue": self.queue}
+        return {"queue": self.queue, "node": self._node or None}
 
     # --- for those that run many workers
 
@@ -153,7 +154,7 @@ class AsyncCascadedWorker(AsyncStoppable):
     async def _step(self) -> bool:
         async with self._databases.at(self.dsn).connection() as node:
             state = await async_read_state(node, self.queue)
-            self._consumer = state.consumer
+            self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
                 await self._tell(node, statements.UPTODATE)
             copied = False

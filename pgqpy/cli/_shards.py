@@ -8,6 +8,7 @@ import click
 
 from pgqpy._runtime.words import plural
 from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.errors import InvalidShardMap
 from pgqpy.shards import ShardMap
@@ -39,6 +40,8 @@ def check(ctx: click.Context, path: Path) -> None:
     Examples:
       pgqpy shards check shards.toml
     """
+    if not path.exists():
+        raise CliError(f"there is no file {path}", f"pgqpy shards apply WANTED {path} writes it")
     shard_map = ShardMap.load(path)
     if shard_map.queue is None:
         raise InvalidShardMap(f"{path} has no queue", hint='Write queue = "..." at the top.')

@@ -12,11 +12,12 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from pgqpy._runtime.database import Identity, identify
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import InvalidShardMap, comes_from
+from pgqpy.errors import InvalidShardMap, QueueNotFound, comes_from
 from pgqpy.shards._map import HASHES, Shard, ShardMap
 
 #: Seconds between looks whether transactions have ended, or a tick was made.
@@ -30,8 +31,8 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
     producers and consumers, with versions and ticks.
 
     Each step may be the last one of a process that dies: the next call goes on. Reports what it
-    does, and what is left to do. Raises InvalidShardMap, ConnectionFailed, QueueNotFound; before
-    the first change, if possible.
+    does, and what is left to do. Raises InvalidShardMap, ConnectionFailed; before the first change,
+    if possible.
     """
     new = _wanted(wanted)
     old = None
@@ -56,13 +57,6 @@ def _wanted(path: Path) -> Document:
     wanted = ShardMap.parse(document)
     if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
-    names: dict[str, str] = {}
-    for name, each in wanted.shards.items():
-        if names.setdefault(each.dsn, name) != name:
-            raise InvalidShardMap(
-                f"the database of shard {name!r} is that of shard {names[each.dsn]!r} already",
-                hint="A database is one shard of a queue.",
-            )
     for name, shard in document["shards"].items():
         if {"version", "after"} & shard.keys():
             raise InvalidShardMap(
@@ -107,6 +101,7 @@ class _Change:
             self.document | {"shards": self._without_after()}
         ).shards.values():
             self._places[shard.name] = self._place(shard)
+        self._check_databases()
         self._remove_drained()
         shards = self.document["shards"]
         changed = {name for pair in self._moves for name in pair}
@@ -177,16 +172,19 @@ class _Change:
     def _place(self, shard: Shard) -> _Place:
         with comes_from(shard.dsn):
             conn = self._stack.enter_context(connect(shard.dsn, autocommit=True))
-            if not Admin(conn).get_queue_info(self.queue):
+            try:
+                Admin(conn).get_queue_info(self.queue)
+            except QueueNotFound:
                 raise InvalidShardMap(
                     f"the database of shard {shard.name!r} has no queue {self.queue!r}",
                     hint=f"Create it there: pgqpy queue create {self.queue} --dsn DSN",
-                )
+                ) from None
             name, version = shard.name, 0
             for name, version in fetch(conn, _VERSION, [self.queue]):
                 if name != shard.name:
                     raise InvalidShardMap(
-                        f"the database of shard {shard.name!r} is that of shard {name!r} already"
+                        f"the database of shard {shard.name!r} is that of shard {name!r} already",
+                        hint="A database is one shard of a queue.",
                     )
                 if self._is_first:
                     raise InvalidShardMap(
@@ -195,6 +193,16 @@ class _Change:
                         hint="Name the file that the last `pgqpy shards apply` has written.",
                     )
         return _Place(conn, version)
+
+    def _check_databases(self) -> None:
+        names: dict[Identity, str] = {}
+        for name, place in self._places.items():
+            first = names.setdefault(identify(place.conn), name)
+            if first != name:
+                raise InvalidShardMap(
+                    f"the database of shard {name!r} is that of shard {first!r} already",
+                    hint="A database is one shard of a queue.",
+                )
 
     def _without_after(self) -> Document:
         return {
@@ -229,7 +237,13 @@ class _Change:
                     moves_now = (loser, gainer) in self._moves
                     if not moves_now and self._all_finished(self._places[loser].conn, tick):
                         del shard["after"][loser]
-            ShardMap.parse(self.document)
+            try:
+                ShardMap.parse(self.document)
+            except InvalidShardMap as error:
+                raise InvalidShardMap(
+                    f"keys would move back before all consumers have read them: {error.message}",
+                    hint="Apply again when `pgqpy shards check` shows no waiting consumers.",
+                ) from None
 
     def _set_shard(self, name: str, *, gains: bool = False) -> None:
         version = self.document["shards"][name]["version"]

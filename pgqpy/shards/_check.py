@@ -47,9 +47,7 @@ def _state(shard_map: ShardMap, shard: Shard, queue: str) -> ShardState:
     )
     try:
         with connect(shard.dsn, autocommit=True) as conn:
-            if not Admin(conn).get_queue_info(queue):
-                state.problem = f"no queue {queue}"
-                return state
+            Admin(conn).get_queue_info(queue)
             found = fetch(conn, b"select * from pgq.get_shard_info(%s)", [queue])
             state.problem = _problem(shard, *found[0][1:3]) if found else "not applied"
             consumers = Admin(conn).get_consumer_info(queue)

@@ -21,7 +21,7 @@ _NEWEST: LiteralString = """
 select max(t.tick_id) from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue
  where q.queue_name = %s
 """
-_REGISTERED: LiteralString = "select from pgq.get_consumer_info(%s, %s)"
+_REGISTERED: LiteralString = "select last_tick from pgq.get_consumer_info(%s, %s)"
 
 
 class Manager:
@@ -154,15 +154,18 @@ class Manager:
         if not catalog.is_branch(source, queue) or catalog.is_branch(target, queue):
             raise ReplicaError(
                 f"queue {queue!r} of the target is not the root of the source's",
-                hint="First `pgqpy node takeover` in the target's database.",
+                hint="First `pgqpy node takeover` in the target's database. If dsn and target_dsn"
+                " are exchanged already, it is reversed.",
             )
-        tables = state.tables()
+        tables, found = state.tables(), sequences.sequences(state)
+        if not tables and not found:
+            return self._end_reverse()
         for each in tables:
             if each.state != IN_STEP:
                 raise ReplicaError(
                     f"table {each} is {each.state}", hint="Let it come in step, or remove it."
                 )
-        if tables and target.execute(_REGISTERED, state.names).fetchone():
+        if target.execute(_REGISTERED, state.names).fetchone():
             raise ReplicaError(
                 f"another consumer {consumer!r} reads the queue of the target",
                 hint="Give each replication of a queue a consumer of its own.",
@@ -170,7 +173,6 @@ class Manager:
         [newest] = source.execute(_NEWEST, [queue])
         while (tick := state.progress() or 0) < newest[0]:
             go_on()
-        found = sequences.sequences(state)
         back = State(source, queue, consumer)
         with source.transaction():
             for each in tables:
@@ -190,6 +192,21 @@ class Manager:
             pgqpy.Admin(target).register_consumer_at(queue, consumer, tick)
         pgqpy.Admin(source).unregister_consumer(queue, consumer)
         return tick
+
+    def _end_reverse(self) -> int:
+        """End what was interrupted after the tables had changed sides. Raises ReplicaError."""
+        queue, consumer = self.state.names
+        row = self.state.conn.execute(_REGISTERED, self.state.names).fetchone()
+        if row is None:
+            raise ReplicaError(
+                f"consumer {consumer!r} replicates no table", hint="Add one: pgqpy replicate add."
+            )
+        if not pgqpy.Admin(self._source).unregister_consumer(queue, consumer):
+            raise ReplicaError(
+                f"the replication of queue {queue!r} is reversed already",
+                hint="Exchange dsn and target_dsn in the configuration, and run replicate.",
+            )
+        return int(row[0])
 
     def replica(self, name: str) -> Replica:
         """One of the tables. Raises ReplicaError."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import LiteralString
 
 import click
 
+import pgqpy.dsn
 from pgqpy._runtime.words import duration, plural
 from pgqpy.cascade import (
     Nodes,
@@ -51,6 +53,9 @@ STEPS = {
     "hold": "pausing the workers",
     "promote": "{new} becomes the root",
 }
+
+#: The characters of a worker's error in the tree; --json has it in full.
+MOST_OF_AN_ERROR = 90
 
 NODE = Name(
     "node",
@@ -134,10 +139,19 @@ def create(
         )
     if not made:
         say(f"node {name} of queue {queue} exists already")
-    elif node_type == "root":
+        return
+    if node_type == "root":
         say(f"made {name} the root of queue {queue}")
     else:
         say(f"made {node_type} {name} of queue {queue}; its worker copies the events")
+    say("`pgqpy run cascade` runs its worker: if its file lacks this database, add to `nodes`")
+    say(f"    {json.dumps(_shareable(location or dsn), ensure_ascii=False)},")
+
+
+def _shareable(dsn: str) -> str:
+    """Return the connection string as it is, or without its password."""
+    secret = any("password" in key for key in pgqpy.dsn.parse(dsn))
+    return pgqpy.dsn.redact(dsn) if secret else dsn
 
 
 @node.command("status", role="pgq_reader")
@@ -186,9 +200,20 @@ def _state(node: NodeStatus) -> str:
         "marked dead" if node.dead else None,
         node.problem,
         None if node.rest is None else f"{plural(node.rest, 'event')} nowhere else",
-        None if node.error is None else f"failed: {node.error.splitlines()[0]}",
+        None if node.error is None else f"failed: {_in_short(node.error)}",
     ]
     return "; ".join(word for word in words if word) or "ok"
+
+
+def _in_short(error: str) -> str:
+    """Return what a worker failed at, without its class, libpq's host and port, and hints."""
+    text = error.partition(" DETAIL: ")[0].partition(" HINT: ")[0]
+    kind, _, said = text.partition(": ")
+    if said and kind.isidentifier():
+        text = said
+    if kind == "ConnectionFailed":
+        text = text.rpartition("failed: ")[2].removeprefix("FATAL:").strip()
+    return text if len(text) <= MOST_OF_AN_ERROR else f"{text[: MOST_OF_AN_ERROR - 3].rstrip()}..."
 
 
 #: The columns of the tree.
@@ -209,7 +234,8 @@ def pause(dsn: str, queue: str, name: str) -> None:
     """Pause the worker of a node.
 
     It copies nothing until it is resumed. Nodes below it get no events meanwhile, and all nodes
-    keep their events for it.
+    keep their events for it. Pausing the root stops no producer and no copy: the root only tells
+    the other nodes no longer which events they need not keep.
 
     Examples:
       pgqpy node pause orders b
@@ -233,8 +259,11 @@ def resume(dsn: str, queue: str, name: str) -> None:
 def _set_paused(dsn: str, queue: str, name: str, *, paused: bool) -> None:
     with _nodes(queue, dsn) as nodes:
         noticed = set_paused(nodes, name, paused)
+        is_root = nodes.node(name).info().type == "root"
     word = "paused" if paused else "resumed"
     say(f"{word} node {name}" + ("" if noticed else "; its worker is not running, it seems"))
+    if paused and is_root:
+        say("it is the root: producers and copies go on; all nodes keep their events meanwhile")
 
 
 @node.command("change-provider", role="pgq_admin")

@@ -94,13 +94,19 @@ def test_with_until_empty_it_copies_what_there_is_and_ends(
 ) -> None:
     root, _, below = nodes
     ops.insert_ticked(root.conn, "q", "x")
-    cli.ok("run", "cascade", str(config), "--until-empty")
+    said = config.read_text()
+    config.write_text(said.replace("nodes = [", f'nodes = ["{below.dsn}&sslmode=prefer", '))
+    result = cli("run", "cascade", str(config), "--until-empty")
+    assert result.exit_code == 0
+    assert "two of the nodes are one database" in result.stderr
     assert below.batches() == root.batches()
 
 
-def test_a_lost_database_is_retried(nodes: list[Node], config: Path, spawn: Spawn) -> None:
+def test_a_lost_database_is_retried_and_lines_of_the_log_name_queue_and_node(
+    nodes: list[Node], config: Path, spawn: Spawn
+) -> None:
     root, branch, below = nodes
-    spawn("run", "cascade", str(config))
+    process = spawn("run", "cascade", str(config), "--log-format", "json")
     has(below, "q", ops.insert_ticked(root.conn, "q", "x"))
     for node in nodes:
         node.conn.execute(
@@ -109,3 +115,9 @@ def test_a_lost_database_is_retried(nodes: list[Node], config: Path, spawn: Spaw
         )
     has(below, "q", ops.insert_ticked(root.conn, "q", "y"))
     assert branch.batches() == root.batches()
+    process.send_signal(signal.SIGTERM)
+    lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    about_nodes = [line for line in lines if "database" not in line]
+    assert {(line["queue"], line["node"]) for line in about_nodes} == {
+        ("q", node.name) for node in nodes
+    }

@@ -137,7 +137,7 @@ def test_a_node_without_the_consumers_tick_is_refused(nodes: list[Node]) -> None
     wait_until(lambda: one.state["uptodate"])
     ops.insert_ticked(root.conn, "q", "x")
     Seen(two.dsn).run(until_empty=True)
-    with pytest.raises(errors.TickNotFound):
+    with pytest.raises(errors.TickNotFound, match="node one has queue 'q' up to tick"):
         Seen(two.dsn).move("one")
     with pytest.raises(errors.PgqError, match="no node 'none'"):
         Seen(two.dsn).move("none")

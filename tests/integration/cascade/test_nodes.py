@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import pgqpy.dsn
 from pgqpy.cascade import (
     Node,
     Nodes,
@@ -35,7 +36,9 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     tree: Tree, cli: Cli, run: Callable[..., str]
 ) -> None:
     a, b, d = tree.database("a"), tree.database("b"), tree.database("d")
-    assert run("create", "root", "a", "--dsn", a) == f"made a the root of queue {QUEUE}\n"
+    made, _, line = run("create", "root", "a", "--dsn", f"{a}&password=no").splitlines()
+    assert made == f"made a the root of queue {QUEUE}"
+    assert line == f'    "{pgqpy.dsn.redact(a)}",'
     assert "exists already" in run("create", "root", "a", "--dsn", a)
     run("create", "branch", "b", "--dsn", b, "--provider", a)
     run("create", "leaf", "d", "--dsn", d, "--provider", b)
@@ -61,6 +64,12 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert behind["d"]["lag"] > 0
     assert "paused" in run("status", "--dsn", d)
     assert run("resume", "b", "--dsn", a) == "resumed node b\n"
+    paused, *meaning = run("pause", "a", "--dsn", a).splitlines()
+    assert (paused, len(meaning)) == ("paused node a", 1)
+    ops.insert(tree.conns["a"], QUEUE, "z")
+    newest = tree.info("a").last_tick
+    wait_until(lambda: tree.info("b").last_tick > newest)
+    assert run("resume", "a", "--dsn", a) == "resumed node a\n"
     tree.follows("d", "a")
 
     said = run("change-provider", "d", "a", "--dsn", a)
@@ -72,6 +81,20 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
         assert run("drop", name, "--dsn", b) == f"dropped node {name} of queue {QUEUE}\n"
     assert [each["name"] for each in cli.json("node", "status", QUEUE, "--dsn", b)] == ["b"]
     assert run("drop", "b", "--dsn", b) == f"dropped node b of queue {QUEUE}\n"
+
+
+def test_the_tree_shows_what_a_worker_failed_at_in_short(
+    tree: Tree, run: Callable[..., str]
+) -> None:
+    tree.node("a", "root")
+    dsn = tree.node("b", "branch", "a")
+    for error, shown in (
+        ("PgqError: provider a has no copy HINT: Choose another one.", "provider a has no copy"),
+        ('ConnectionFailed: connection to "a", port 1 failed: FATAL: no role "w"', 'no role "w"'),
+        (f"of Londiste: {'x' * 200}", f"of Londiste: {'x' * 74}..."),
+    ):
+        tree.conns["b"].execute("update pgq_node.local_state set cur_error = %s", [error])
+        assert run("status", "--dsn", dsn).endswith(f"   failed: {shown}\n")
 
 
 def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
@@ -148,6 +171,15 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         ),
         "has a queue 'cascaded' of its own",
     ),
+    "a database known by another name, and another DSN": (
+        lambda tree, nodes: [
+            nodes.here.call(
+                "register_location", "y", f"{tree.database('x6')}&sslmode=prefer", False
+            ),
+            create_node(QUEUE, "x", "branch", tree.dsns["x6"], provider=tree.dsns["a"]),
+        ],
+        "is known as node y already",
+    ),
     "a provider that does not know the queue": (
         lambda tree, nodes: create_node(
             "other", "x", "branch", tree.database("x3"), provider=tree.dsns["a"]
@@ -165,6 +197,17 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
             QUEUE, "x", "root", tree.database("x5"), location=tree.dsns["a"]
         ),
         "the location leads to another database",
+    ),
+    "a combined queue that is no node's": (
+        lambda tree, nodes: create_node(
+            QUEUE,
+            "x",
+            "leaf",
+            tree.with_queue("x7"),
+            provider=tree.dsns["a"],
+            combined_queue=QUEUE,
+        ),
+        "has no node of the combined queue 'cascaded'",
     ),
     "a root with a provider": (
         lambda tree, nodes: create_node(
@@ -189,6 +232,10 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
     "a node that is none": (
         lambda tree, nodes: change_provider(nodes, "x", "b"),
         "has no node x",
+    ),
+    "a consumer that is not cascaded": (
+        lambda tree, nodes: change_provider(nodes, "b", "c", consumer="reader"),
+        "node b has no cascaded consumer reader: it has b_worker",
     ),
     "a provider that is behind": (
         lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),

@@ -114,6 +114,15 @@ def test_a_target_that_becomes_the_root_feeds_the_source(nodes: Tree) -> None:
         with pytest.raises(psycopg.Error, match="inserting into queue"):
             a.execute(CHANGE)
         there.reverse(lambda: sleep(0.01))
+        with pytest.raises(ReplicaError, match="is reversed already"):
+            there.reverse(end)
+        # As if it had been killed before its last step.
+        ops.register(a, QUEUE, "to_b")
+        there.reverse(end)
+        exchanged = Manager(b, a, QUEUE, "to_b")
+        with pytest.raises(ReplicaError, match="is not the root") as refused:
+            exchanged.reverse(end)
+        assert "exchanged already, it is reversed" in str(refused.value.hint)
     assert ops.value(b, "select count(*) from item") == 21
     with running(replicate(nodes, "b", "a", consumer="to_b")):
         for _ in range(3):

@@ -366,7 +366,7 @@ def test_a_map_may_be_in_a_table(shards: Shards) -> None:
 
 def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> None:
     shards.apply("a", "b", a=["acme"], b=["zeta"])
-    before = shards.file.read_text()
+    before, spare = shards.file.read_text(), shards.dsns["c"]
 
     def refused() -> str:
         result = shards.try_apply()
@@ -386,13 +386,33 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     shards.want("a", "b")
     shards.file.unlink()
     assert "shard 'a' has version 1 already, but there is no file" in shards.try_apply().stderr
-    shards.dsns = {**shards.dsns, "c": shards.dsns["b"]}
-    shards.want("b", "c")
-    assert "the database of shard 'c' is that of shard 'b' already" in shards.try_apply().stderr
+    for name in "de":  # two ways to write one database
+        shards.dsns = {**shards.dsns, name: make_conninfo(spare, application_name=name)}
+    shards.want("d", "e")
+    assert "the database of shard 'e' is that of shard 'd' already" in shards.try_apply().stderr
+    with psycopg.connect(spare, autocommit=True) as conn:
+        conn.execute("select pgq.drop_queue(%s, true)", [QUEUE])
+    assert "the database of shard 'd' has no queue 'orders'" in shards.try_apply().stderr
     assert not shards.file.exists()
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
     assert state == [(QUEUE, "a", 1, 0)]
+
+
+def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_what_to_wait(
+    shards: Shards,
+) -> None:
+    shards.apply("a", "b")
+    Seen(shards.dsns["a"]).register()
+    shards.apply("a", "b", "c")
+    before = shards.file.read_text()
+    shards.want("a", "b")
+    refused = shards.try_apply()
+    assert "would move back before all consumers have read them" in refused.stderr
+    assert "hint: Apply again when" in refused.stderr
+    assert shards.file.read_text() == before
+    ShardedConsumer(Seen, str(shards.file)).run(until_empty=True)
+    assert shards.try_apply().exit_code == 0
 
 
 def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
