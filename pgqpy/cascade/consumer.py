@@ -22,7 +22,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, PgqError
+from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError
 
 
 class CascadedConsumer(SerialConsumer):
@@ -107,6 +107,14 @@ class CascadedConsumer(SerialConsumer):
             self._leave(state.provider_location)
 
     # --- helpers
+
+    def _check(self) -> None:
+        super()._check()
+        if self.read_dsn is not None:
+            raise InvalidConsumer(
+                f"{type(self).__name__} can change its provider, and a standby is that of one node",
+                hint="Leave read_dsn out, or read a node that is a branch.",
+            )
 
     def _leave(self, location: str | None) -> None:
         """Delete the position at a provider, so that it need not keep events."""
