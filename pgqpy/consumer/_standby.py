@@ -11,6 +11,7 @@ from tempfile import SpooledTemporaryFile
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import Waker
@@ -115,6 +116,7 @@ class Standby:
     def _try(self, batch: Batch, work: Callable[[Connection, str], T]) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = self._connect()
+            self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = fetch(self._conn, _HAS_REPLAYED, place)
         if not replayed:
@@ -129,6 +131,18 @@ class Standby:
         except SchemaMissing as error:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
+
+    def _check_copy(self, conn: Connection, batch: Batch) -> None:
+        """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
+        same ticks, and other transactions."""
+        assert isinstance(batch.source, psycopg.Connection)
+        if fetch(conn, _DATABASE) == fetch(batch.source, _DATABASE):
+            return
+        conn.close()
+        raise NotReplayed(
+            "read_dsn is no copy of the queue's database",
+            hint="Give a physical standby of the queue's server, and the same database.",
+        )
 
     def _note(self, error: PgqError | None) -> None:
         """Log where batches are read, if that changes."""
@@ -169,5 +183,10 @@ class _SpooledReader(Reader):
         self._file.close()
 
 
+_DATABASE = b"""
+select system_identifier, d.oid
+  from pg_catalog.pg_control_system()
+  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
+"""
 _HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
 _GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

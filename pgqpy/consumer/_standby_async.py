@@ -8,6 +8,7 @@ from tempfile import SpooledTemporaryFile
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import AsyncWaker
@@ -116,6 +117,7 @@ class AsyncStandby:
     ) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = await self._connect()
+            await self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = await async_fetch(self._conn, _HAS_REPLAYED, place)
         if not replayed:
@@ -130,6 +132,18 @@ class AsyncStandby:
         except SchemaMissing as error:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
+
+    async def _check_copy(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
+        same ticks, and other transactions."""
+        assert isinstance(batch.source, psycopg.AsyncConnection)
+        if await async_fetch(conn, _DATABASE) == await async_fetch(batch.source, _DATABASE):
+            return
+        await conn.close()
+        raise NotReplayed(
+            "read_dsn is no copy of the queue's database",
+            hint="Give a physical standby of the queue's server, and the same database.",
+        )
 
     def _note(self, error: PgqError | None) -> None:
         """Log where batches are read, if that changes."""
@@ -170,5 +184,10 @@ class _AsyncSpooledReader(AsyncReader):
         self._file.close()
 
 
+_DATABASE = b"""
+select system_identifier, d.oid
+  from pg_catalog.pg_control_system()
+  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
+"""
 _HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
 _GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

@@ -185,6 +185,14 @@ def test_what_another_server_has_is_not_taken_for_it(hot_pair: HotPair, dsn: str
         assert not ops.value(other, has, *tick)
         with ops.refused("PQ018"):
             other.execute("select pgq.has_replayed('q', %s, %s, true)", tick)
+        # As a node of a cascaded queue has it: with the same time, and other events.
+        for log in 0, 1:
+            other.execute(f"update pgq.tick_{log} set tick_time = %s", tick[1:])
+        assert ops.value(other, has, *tick)
+        consumer = Seen(hot_pair.primary.dsn, read_dsn=dsn)
+        consumer.read_patience = 0.0
+        assert consumer.run_once()
+        assert seen(hot_pair) == ["a"]
 
 
 class Keyed(pgqpy.GroupConsumer):
@@ -195,7 +203,7 @@ class Keyed(pgqpy.GroupConsumer):
     partitions = 1
     batch_size = 1
     poll_interval = backoff_first = backoff_cap = 0.01
-    read_patience = None
+    read_patience: float | None = None
     retry_policy = pgqpy.FixedDelay(0, attempts=1)
     bad = ""
 
