@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psycopg import sql
 
 from pgqpy import Batch, Connection, Event
+from pgqpy.errors import translate_errors
 
 T = TypeVar("T")
 
@@ -35,9 +36,15 @@ def watch_events(conn: Connection, batch: Batch) -> None:
     """Show traced events, a thousand at most, to what watches a batch that is read elsewhere."""
     if batch.watch is None:
         return
-    query = sql.SQL(_TRACED).format(sql.SQL(batch.sql))
-    texts = conn.execute(query).fetchall()
+    texts = None if batch.elsewhere is None else batch.elsewhere.use(batch, _traced)
+    if texts is None:
+        texts = _traced(conn, batch.sql)
     batch.watch([Event(0, batch.tick_time, 0, 0, None, None, extra4=text) for (text,) in texts])
+
+
+def _traced(conn: Connection, query: str) -> list[Any]:
+    with translate_errors():
+        return conn.execute(sql.SQL(_TRACED).format(sql.SQL(query))).fetchall()
 
 
 _TRACED = """

@@ -49,8 +49,10 @@ class QueueMover(Configured, pgqpy.RemoteConsumer):
         self, conn: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection
     ) -> None:
         """Write the batch's events."""
-        if type(self).convert is QueueMover.convert and isinstance(
-            batch.source, psycopg.Connection
+        if (
+            type(self).convert is QueueMover.convert
+            and batch.elsewhere is None
+            and isinstance(batch.source, psycopg.Connection)
         ):
             watch_events(conn, batch)
             copy_events(batch.source, batch, target, self.target_queue)

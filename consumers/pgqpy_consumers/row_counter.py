@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import psycopg
 from psycopg import sql
 
 import pgqpy
 from pgqpy.consumer import RunOptions
-from pgqpy.errors import translate_errors
+from pgqpy.consumer.base import ConsumerOptions
+from pgqpy.errors import InvalidConsumer, translate_errors
 from pgqpy_consumers.settings import Configured, setting
 
 logger = logging.getLogger("pgqpy")
@@ -31,9 +32,16 @@ class RowCounter(Configured, pgqpy.Consumer):
     """
 
     consumer = "row_counter"
+    _without: ClassVar = {"read_dsn": "changes are counted inside the database, and not read"}
     tables: tuple[str, ...] = setting(
         "The tables to count, as SQL writes them.", example=("public.flight",)
     )
+
+    def __init__(self, dsn: str | None = None, **options: Unpack[ConsumerOptions]) -> None:
+        """See `pgqpy.Consumer`; ``read_dsn`` is refused."""
+        super().__init__(dsn, **options)
+        if self.read_dsn is not None:
+            raise InvalidConsumer(f"RowCounter takes no read_dsn: {self._without['read_dsn']}")
 
     @classmethod
     def check_config(cls, config: Any) -> None:

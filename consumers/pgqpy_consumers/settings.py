@@ -38,6 +38,7 @@ _AT_LEAST = "at_least"
 _USUAL = {
     "dsn": "postgresql:///shop",
     "queue": "orders",
+    "read_dsn": "host=standby.example dbname=shop",
     "target_dsn": "postgresql://reports.example/reports",
     "target_queue": "orders",
 }
@@ -85,6 +86,10 @@ _COMMON: dict[str, tuple[Any, Field[Any]]] = {
     ),
     "queue": (str, setting("The queue to read.")),
     "consumer": (str, setting("The consumer's name.")),
+    "read_dsn": (
+        str | None,
+        setting("A standby of the database's server, on which events are read.", default=None),
+    ),
 }
 
 
@@ -102,15 +107,15 @@ class Configured:
             consumer = "delay_counter"
             minutes: int = setting("From how many minutes a flight is late.", default=15)
 
-    So are ``dsn``, ``queue`` and ``consumer``, and ``target_dsn`` if the constructor takes it. An
-    attribute that a subclass sets is the setting's default.
+    So are ``dsn``, ``queue``, ``consumer`` and ``read_dsn``, and ``target_dsn`` if the constructor
+    takes it. An attribute that a subclass sets is the setting's default.
     """
 
     Config: ClassVar[Any] = _Config()
     """A dataclass of the settings."""
 
-    #: Parameters of the constructor that are no settings.
-    _without: ClassVar[tuple[str, ...]] = ()
+    #: Parameters of the constructor that are no settings, and why.
+    _without: ClassVar[Mapping[str, str]] = {}
     #: The settings that this class declares, with their types as they are written.
     _declared: ClassVar[dict[str, tuple[Any, Field[Any]]]] = {}
 
@@ -130,6 +135,9 @@ class Configured:
         values = {each.name: getattr(config, each.name) for each in fields(config)}
         if values.get("event_types") == ():
             values["event_types"] = None
+        if values.get("read_dsn") is None:
+            # A constructor of its own need not take it.
+            values.pop("read_dsn", None)
         given = {name: values.pop(name) for name in (*_COMMON, "target_dsn") if name in values}
         made = cls(**given)
         for name, value in values.items():
@@ -144,7 +152,7 @@ class Configured:
 @cache
 def config_of(cls: type[Configured]) -> type:
     """The dataclass of the settings of a consumer's class."""
-    found = dict(_COMMON)
+    found = {name: each for name, each in _COMMON.items() if name not in cls._without}
     target = inspect.signature(cls).parameters.get("target_dsn")
     if target is not None and target.name not in cls._without:
         required = target.default is target.empty
@@ -166,7 +174,7 @@ def config_of(cls: type[Configured]) -> type:
     def check(config: object) -> None:
         cls.check_config(config)
 
-    named = {"__post_init__": check}
+    named = {"__post_init__": check, "_without": cls._without}
     return make_dataclass("Config", listed, namespace=named, frozen=True, slots=True, kw_only=True)
 
 
@@ -200,7 +208,8 @@ def build(cls: type[T], document: Mapping[str, object], source: str = "the setti
     known = _settings(cls)
     for key in document:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r} in {source}: {advice(key, known)}")
+            why = getattr(cls, "_without", {}).get(key) or advice(key, known)
+            raise ConfigError(f"unknown key {key!r} in {source}: {why}")
     missing = [key for key in known if key not in document and _required(known[key])]
     if missing:
         what = "; ".join(f"{key} ({known[key].metadata[_DOC].rstrip('.')})" for key in missing)

@@ -22,7 +22,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, PgqError, TickNotFound
+from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
 
 
 class CascadedConsumer(SerialConsumer):
@@ -108,6 +108,14 @@ class CascadedConsumer(SerialConsumer):
             self._leave(state.provider_location)
 
     # --- helpers
+
+    def _check(self) -> None:
+        super()._check()
+        if self.read_dsn is not None:
+            raise InvalidConsumer(
+                f"{type(self).__name__} can change its provider, and a standby is that of one node",
+                hint="Leave read_dsn out, or read a node that is a branch.",
+            )
 
     def _check_newest(self, source: Connection, provider: str, tick: int) -> None:
         [info] = Admin(source).get_queue_info(self.queue)

@@ -19,7 +19,7 @@ from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, PgqError, TickNotFound
+from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -107,6 +107,14 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             await self._leave(state.provider_location)
 
     # --- helpers
+
+    def _check(self) -> None:
+        super()._check()
+        if self.read_dsn is not None:
+            raise InvalidConsumer(
+                f"{type(self).__name__} can change its provider, and a standby is that of one node",
+                hint="Leave read_dsn out, or read a node that is a branch.",
+            )
 
     async def _check_newest(self, source: AsyncConnection, provider: str, tick: int) -> None:
         [info] = await AsyncAdmin(source).get_queue_info(self.queue)

@@ -9,8 +9,9 @@ import pickle
 from collections.abc import Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import Waker
@@ -18,9 +19,11 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import Batch, Reader
-from pgqpy.errors import PERMANENT, NotReplayed, PgqError
+from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
+
+T = TypeVar("T")
 
 #: Seconds until the first looks at the standby, which are twice as long each, up to the last.
 _FIRST, _LONGEST = 0.001, 0.1
@@ -60,10 +63,26 @@ class Standby:
         self._look_at = 0.0
 
     def read(self, batch: Batch) -> Reader | None:
-        """Return a batch's events; None: read them on the primary.
+        """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
-        Raises the last reason, such as NotReplayed, if that is not wanted; and errors that waiting
-        does not cure.
+        def spooled(conn: Connection, query: str) -> Reader:
+            reader = _SpooledReader(conn)
+            try:
+                reader.start(query, batch.event_types)
+            except BaseException:
+                reader.close()
+                raise
+            return reader
+
+        return self.use(batch, spooled)
+
+    def use(self, batch: Batch, work: Callable[[Connection, str], T]) -> T | None:
+        """Return what is done with the standby and the query of a batch; None: use the primary.
+
+        The query fails where the batch is not replayed. The work may be repeated.
+
+        Raises the last reason, such as NotReplayed, if the primary is not wanted; and errors that
+        waiting does not cure.
         """
         patience = self._consumer.read_patience
         if patience is not None and self._away and monotonic() < self._look_at:
@@ -72,9 +91,9 @@ class Standby:
         pause = _FIRST
         while True:
             try:
-                reader = self._try(batch)
+                done = self._try(batch, work)
                 self._note(None)
-                return reader
+                return done
             except PERMANENT:
                 raise
             except PgqError as failed:
@@ -94,9 +113,10 @@ class Standby:
         if self._conn is not None:
             self._conn.close()
 
-    def _try(self, batch: Batch) -> Reader:
+    def _try(self, batch: Batch, work: Callable[[Connection, str], T]) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = self._connect()
+            self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = fetch(self._conn, _HAS_REPLAYED, place)
         if not replayed:
@@ -106,13 +126,23 @@ class Standby:
             )
         # A pooler may give the second statement to another server than the first.
         query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
-        reader = _SpooledReader(self._conn)
         try:
-            reader.start(query.as_string(None), batch.event_types)
-        except BaseException:
-            reader.close()
-            raise
-        return reader
+            return work(self._conn, query.as_string(None))
+        except SchemaMissing as error:
+            # A group's key may be a function that was created after the tick.
+            raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
+
+    def _check_copy(self, conn: Connection, batch: Batch) -> None:
+        """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
+        same ticks, and other transactions."""
+        assert isinstance(batch.source, psycopg.Connection)
+        if fetch(conn, _DATABASE) == fetch(batch.source, _DATABASE):
+            return
+        conn.close()
+        raise NotReplayed(
+            "read_dsn is no copy of the queue's database",
+            hint="Give a physical standby of the queue's server, and the same database.",
+        )
 
     def _note(self, error: PgqError | None) -> None:
         """Log where batches are read, if that changes."""
@@ -153,5 +183,10 @@ class _SpooledReader(Reader):
         self._file.close()
 
 
+_DATABASE = b"""
+select system_identifier, d.oid
+  from pg_catalog.pg_control_system()
+  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
+"""
 _HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
 _GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

@@ -6,8 +6,9 @@ import pickle
 from collections.abc import Awaitable, Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import AsyncWaker
@@ -15,9 +16,11 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncBatch, AsyncReader
-from pgqpy.errors import PERMANENT, NotReplayed, PgqError
+from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
+
+T = TypeVar("T")
 
 #: Seconds until the first looks at the standby, which are twice as long each, up to the last.
 _FIRST, _LONGEST = 0.001, 0.1
@@ -57,10 +60,28 @@ class AsyncStandby:
         self._look_at = 0.0
 
     async def read(self, batch: AsyncBatch) -> AsyncReader | None:
-        """Return a batch's events; None: read them on the primary.
+        """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
-        Raises the last reason, such as NotReplayed, if that is not wanted; and errors that waiting
-        does not cure.
+        async def spooled(conn: AsyncConnection, query: str) -> AsyncReader:
+            reader = _AsyncSpooledReader(conn)
+            try:
+                await reader.start(query, batch.event_types)
+            except BaseException:
+                await reader.close()
+                raise
+            return reader
+
+        return await self.use(batch, spooled)
+
+    async def use(
+        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+    ) -> T | None:
+        """Return what is done with the standby and the query of a batch; None: use the primary.
+
+        The query fails where the batch is not replayed. The work may be repeated.
+
+        Raises the last reason, such as NotReplayed, if the primary is not wanted; and errors that
+        waiting does not cure.
         """
         patience = self._consumer.read_patience
         if patience is not None and self._away and monotonic() < self._look_at:
@@ -69,9 +90,9 @@ class AsyncStandby:
         pause = _FIRST
         while True:
             try:
-                reader = await self._try(batch)
+                done = await self._try(batch, work)
                 self._note(None)
-                return reader
+                return done
             except PERMANENT:
                 raise
             except PgqError as failed:
@@ -91,9 +112,12 @@ class AsyncStandby:
         if self._conn is not None:
             await self._conn.close()
 
-    async def _try(self, batch: AsyncBatch) -> AsyncReader:
+    async def _try(
+        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+    ) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = await self._connect()
+            await self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = await async_fetch(self._conn, _HAS_REPLAYED, place)
         if not replayed:
@@ -103,13 +127,23 @@ class AsyncStandby:
             )
         # A pooler may give the second statement to another server than the first.
         query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
-        reader = _AsyncSpooledReader(self._conn)
         try:
-            await reader.start(query.as_string(None), batch.event_types)
-        except BaseException:
-            await reader.close()
-            raise
-        return reader
+            return await work(self._conn, query.as_string(None))
+        except SchemaMissing as error:
+            # A group's key may be a function that was created after the tick.
+            raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
+
+    async def _check_copy(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
+        same ticks, and other transactions."""
+        assert isinstance(batch.source, psycopg.AsyncConnection)
+        if await async_fetch(conn, _DATABASE) == await async_fetch(batch.source, _DATABASE):
+            return
+        await conn.close()
+        raise NotReplayed(
+            "read_dsn is no copy of the queue's database",
+            hint="Give a physical standby of the queue's server, and the same database.",
+        )
 
     def _note(self, error: PgqError | None) -> None:
         """Log where batches are read, if that changes."""
@@ -150,5 +184,10 @@ class _AsyncSpooledReader(AsyncReader):
         self._file.close()
 
 
+_DATABASE = b"""
+select system_identifier, d.oid
+  from pg_catalog.pg_control_system()
+  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
+"""
 _HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
 _GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

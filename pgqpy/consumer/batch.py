@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import psycopg
 
@@ -22,14 +22,17 @@ from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
 
+T = TypeVar("T")
+
 #: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
 
 
 class Elsewhere(Protocol):
-    """Where events may be read instead."""
+    """Where events may be read instead: a standby."""
 
     def read(self, batch: Batch) -> Reader | None: ...
+    def use(self, batch: Batch, work: Callable[[Connection, str], T]) -> T | None: ...
 
 
 # Long: a field each for what the server tells of a batch.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import psycopg
 
@@ -19,14 +19,19 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
 
+T = TypeVar("T")
+
 #: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
 
 
 class AsyncElsewhere(Protocol):
-    """Where events may be read instead."""
+    """Where events may be read instead: a standby."""
 
     async def read(self, batch: AsyncBatch) -> AsyncReader | None: ...
+    async def use(
+        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+    ) -> T | None: ...
 
 
 # Long: a field each for what the server tells of a batch.

@@ -29,7 +29,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
-from pgqpy.errors import InvalidConsumer, LeaseLost, ParkingFull, PgqError
+from pgqpy.errors import LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
@@ -38,6 +38,11 @@ from pgqpy.telemetry._spans import trace_fields
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
   from pgq.next_group_batch(%s, %s, %s, %s::text[], %s, %s, %s::integer[], %s) batch
+"""
+_KEY_SQL = b"""
+select group_key_sql
+  from pgq.consumer_group join pgq.group_member on member_group = group_id
+ where member_id = %s
 """
 _OPEN_PARKED = b"select *, clock_timestamp() - first_time as lag from pgq.open_parked(%s)"
 
@@ -140,6 +145,8 @@ class GroupConsumer(Consumer):
         batch = cast(GroupBatch, batch)
         at_once = 1
         if self.concurrency > 1:
+            if batch.keys is None and not isinstance(batch, ParkedBatch):
+                self._read_keys(batch)
             batch.order = KeyOrder(self.concurrency)
             at_once = self.concurrency * WAITING
         process_event = self._traced(batch, partial(self.process_event, conn))
@@ -185,9 +192,7 @@ class GroupConsumer(Consumer):
         attempt = event.retry_count + 1
         failure = decide(error, attempt, self.retry_policy)
         if batch.keys is None and not isinstance(batch, ParkedBatch):
-            # On a separate connection: this is not one of the event's effects.
-            with connect(self.dsn, prepare_threshold=None) as conn:
-                batch.read_keys(conn)
+            self._read_keys(batch)
         batch.park(event, failure.reason, failure.delay)
         failure.log(
             f"event {event.id}, whose key is parked,",
@@ -201,13 +206,15 @@ class GroupConsumer(Consumer):
 
     # --- helpers
 
+    def _read_keys(self, batch: GroupBatch) -> None:
+        if batch.read_keys_elsewhere():
+            return
+        # On a separate connection: this is not one of the event's effects.
+        with connect(self.dsn, prepare_threshold=None) as conn:
+            batch.read_keys(conn)
+
     def _check(self) -> None:
         super()._check()
-        if self.read_dsn is not None:
-            raise InvalidConsumer(
-                f"{type(self).__name__} is a group's, which is not read on a standby",
-                hint="Leave read_dsn out: which keys are parked is known on the primary.",
-            )
         check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
     def _batches(self) -> Batches:
@@ -231,6 +238,7 @@ class _GroupBatches(Batches):
         self._beat_at = 0.0
         self._beats_every = 0.0
         self._heartbeat: Heartbeat | None = None
+        self._key_sql = ""
         #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
         #: The partition of parked events is None.
         self._paused: dict[int | None, tuple[float, Backoff]] = {}
@@ -310,6 +318,8 @@ class _GroupBatches(Batches):
         name = consumer.queue, consumer.consumer, consumer.worker_name
         ((member, lease),) = fetch(conn, call("join_group", 3), name)
         self._member = int(member)
+        if self.standby is not None:
+            ((self._key_sql,),) = fetch(conn, _KEY_SQL, (member,))
         self._beats_every = lease.total_seconds() / 3
         self._beat_at = monotonic() + self._beats_every
         if self._heartbeat is None:
@@ -337,7 +347,7 @@ class _GroupBatches(Batches):
             consumer.batch_size,
             consumer.min_lag,
             None if consumer.event_types is None else list(consumer.event_types),
-            MOST_INLINE,
+            MOST_INLINE if self.standby is None else -1,
             self._after,
             [partition for partition in paused if partition is not None],
             may_park and self._parked_first,
@@ -353,8 +363,9 @@ class _GroupBatches(Batches):
             return self._open_parked(session, conn, member)
         self._after = row["partition"]
         place = {"partition": self._after, "generation": row["generation"]}
+        place["key_sql"] = self._key_sql
         batch = cast(GroupBatch, self._made(session, row, **place))
-        if consumer.concurrency > 1:
+        if consumer.concurrency > 1 and self.standby is None:
             batch.read_keys(conn)
         return batch
 

@@ -37,6 +37,8 @@ class GroupBatch(Batch):
 
     partition: int
     generation: int
+    #: The key as SQL, if events are read on a standby.
+    key_sql: str = field(default="", repr=False)
     #: The reasons of failed events, and their delays; None: until they are unparked.
     parks: dict[int, tuple[str, timedelta | None]] = field(
         default_factory=dict, init=False, repr=False
@@ -53,8 +55,22 @@ class GroupBatch(Batch):
         self._parked_keys.add(self.key_of(event))
 
     def read_keys(self, conn: Connection) -> None:
-        """Read the keys of the events."""
+        """Read the keys of the events on the primary."""
         self.keys = dict(fetch(conn, call("group_batch_keys", 1), (self.id,)))
+
+    def read_keys_elsewhere(self) -> bool:
+        """Read them on a standby, if there is one; False if the primary is to be read."""
+        if self.elsewhere is None:
+            return False
+
+        def read(conn: Connection, query: str) -> list[tuple[int, str]]:
+            statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
+            return fetch(conn, statement.encode())
+
+        keys = self.elsewhere.use(self, read)
+        if keys is not None:
+            self.keys = dict(keys)
+        return keys is not None
 
     def key_of(self, event: Event) -> str:
         """Return the key of an event; `keys` are known."""

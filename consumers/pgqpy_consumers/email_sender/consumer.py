@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import pgqpy
 from pgqpy.consumer import RunOptions
@@ -35,7 +35,7 @@ class EmailSender(Configured, pgqpy.TrackedConsumer):
     consumer = "email_sender"
     batch_size = 1_000
     outages = (ServerAway,)
-    _without = ("target_dsn",)
+    _without: ClassVar = {"target_dsn": "what was sent is recorded in the queue's database"}
 
     queue: str = setting("The queue with the mails.", example="mails")
     sender: str = setting("The sender's address.", example="The shop <noreply@shop.example>")

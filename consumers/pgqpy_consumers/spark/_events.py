@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
+from tempfile import SpooledTemporaryFile
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
@@ -31,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from pgqpy import dsn
-from pgqpy.errors import ConnectionFailed, NotReplayed, TickNotFound
+from pgqpy.errors import ConnectionFailed, NotReplayed, PgqError, TickNotFound
 from pgqpy.retry import Backoff
 
 if TYPE_CHECKING:
@@ -140,8 +141,11 @@ def cut(first: int, last: int, parts: int) -> list[Slice]:
 _BATCH_BYTES = 1024 * 1024
 _BATCH_SIZE = "adbc.postgresql.batch_size_hint_bytes"
 
-# The seconds that a task waits for a standby.
+# The seconds that a task waits for a standby, how often it reads a slice there, and the bytes of a
+# slice that it keeps in memory.
 _REPLAY = 60.0
+_ATTEMPTS = 5
+_IN_MEMORY = 16 * 1024 * 1024
 
 _GONE = {"PQ008": "rotation has removed them", "42P01": "the queue was dropped"}
 
@@ -183,7 +187,48 @@ class EventSource:
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The events of a slice as Arrow record batches of `columns`. Raises EventsGoneError;
-        ConnectionFailed, which names host and database."""
+        ConnectionFailed, which names host and database; of a standby NotReplayed, and PgqError if
+        it fails several times."""
+        if self.replayed is None:
+            yield from self._streamed(part)
+            return
+        import pyarrow as pa
+
+        with self._received(part) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+    def _received(self, part: Slice) -> IO[bytes]:
+        """The rows of a slice in a file, from a standby. Replay may cancel the query at any time:
+        it is repeated while Spark has none of its rows. Nor does replay wait for Spark."""
+        import adbc_driver_manager as adbc
+        import pyarrow as pa
+
+        backoff = Backoff(0.1, 2.0)
+        for left in reversed(range(_ATTEMPTS)):
+            file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 (closed by the caller)
+            try:
+                with pa.ipc.new_stream(file, arrow_schema(self.columns)) as writer:
+                    for batch in self._streamed(part):
+                        writer.write_batch(batch)
+            except BaseException as error:
+                file.close()
+                # While rows arrive ADBC tells no SQLSTATE, so any error of a query is repeated.
+                if not isinstance(error, OSError | adbc.Error):
+                    raise
+                if not left:
+                    raise PgqError(
+                        f"{self.description}: the standby failed {_ATTEMPTS} times to read them;"
+                        f" at last: {str(error).strip()}",
+                        hint="If replay cancels queries, set hot_standby_feedback to on there, or a"
+                        " longer max_standby_streaming_delay.",
+                    ) from error
+                sleep(backoff.pause(error))
+            else:
+                file.seek(0)
+                return file
+        raise AssertionError
+
+    def _streamed(self, part: Slice) -> Iterator[pa.RecordBatch]:
         # Autocommit: each statement has its own snapshot. The check must not share the one of the
         # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
         # and its check would pass.

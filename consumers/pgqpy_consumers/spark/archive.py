@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, LiteralString, Unpack
 
 import psycopg
@@ -89,10 +90,11 @@ class Archive(SparkConsumer):
         queue: str | None = None,
         consumer: str | None = None,
         shard: str | None = None,
+        read_dsn: str | None = None,
     ) -> None:
         """Parameters are as for `SparkConsumer`; ``path`` too wins over the class's. ``shard`` is
         the name of the database in an archive of shards; see `run_shards`."""
-        super().__init__(dsn, spark=spark, queue=queue, consumer=consumer)
+        super().__init__(dsn, spark=spark, queue=queue, consumer=consumer, read_dsn=read_dsn)
         self.path = path or self.path
         if not self.path:
             raise TypeError(f"{type(self).__name__} needs a path")
@@ -184,7 +186,7 @@ class Archive(SparkConsumer):
             return
         start = self._start(last, batch)
         staging = log.stage()
-        events = self._partitioned(self._events(start, end), columns)
+        events = self._partitioned(self._events(start, end, batch), columns)
         if files == "avro":
             from pgqpy_consumers.spark import _archive_avro as avro
 
@@ -260,13 +262,17 @@ class Archive(SparkConsumer):
             ) from None
         return last.end
 
-    def _events(self, start: Offset, end: Offset) -> DataFrame:
+    def _events(self, start: Offset, end: Offset, batch: pgqpy.Batch) -> DataFrame:
         types = self.event_types
         where = None
         if types is not None:
             wanted = sql.Literal(list(types))
             where = sql.SQL("ev_type = any({}::text[])").format(wanted).as_string(self.conn)
-        source = ranges.range_source(self.conn, self.queue, start, end, where=where)
+        read = partial(ranges.range_source, self.conn, self.queue, start, end, where=where)
+        # The range ends where the batch does.
+        there = batch.elsewhere
+        found = there and there.use(batch, lambda standby, _: read(standby=standby))
+        source = found or read()
         spark = self._utc_session()
         parts = min(
             -(-(end.seq - start.seq) // self.events_per_file),

@@ -6,8 +6,9 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn, Unpack
 
@@ -90,6 +91,7 @@ class SparkConsumer:
     min_lag: timedelta | None = None
     max_lag: timedelta | None = None
     poll_interval: float = pgqpy.Consumer.poll_interval
+    read_patience: float | None = pgqpy.Consumer.read_patience
     backoff_first: float = pgqpy.Consumer.backoff_first
     backoff_cap: float = pgqpy.Consumer.backoff_cap
 
@@ -106,6 +108,7 @@ class SparkConsumer:
         queue: str | None = None,
         consumer: str | None = None,
         shards: str | None = None,
+        read_dsn: str | None = None,
     ) -> None:
         """Names given here win over the class's.
 
@@ -113,6 +116,7 @@ class SparkConsumer:
         in it must mean the same on their machines. ``spark`` is the session to compute in: by
         default the active one, that of spark-submit, or else a local one, made when it is needed.
         ``shards`` is the file of a shard map, instead of a DSN: then `process_batches` is called.
+        ``read_dsn`` is a standby of the queue's server, on which executors read.
         """
         self.queue = queue or self.queue
         self.consumer = consumer or self.consumer
@@ -122,12 +126,14 @@ class SparkConsumer:
         self.failed_batch: pgqpy.Batch | None = None
         """The batch that made `run` or `run_once` raise; None for any other error."""
         if shards is None:
-            self._loop: _Loop | ShardLoops = _Loop(self, dsn, self._deliver)
+            self._loop: _Loop | ShardLoops = _Loop(self, dsn, self._deliver, read_dsn)
             return
         from pgqpy_consumers.spark._shards_consumer import ShardLoops
 
         if dsn is not None:
             raise TypeError("give a dsn, or shards")
+        if read_dsn is not None:
+            raise TypeError("give shards without read_dsn, which is a standby of one server")
         if type(self).process_batches is SparkConsumer.process_batches:
             raise InvalidConsumer(f"{type(self).__name__} has shards and no process_batches")
         self._loop = ShardLoops(
@@ -206,7 +212,8 @@ class SparkConsumer:
 
         def run(given: Namespace) -> None:
             spark = program_session(given.master)
-            made = cls(given.dsn, spark=spark, queue=given.queue, consumer=given.consumer)
+            names = {"queue": given.queue, "consumer": given.consumer}
+            made = cls(given.dsn, spark=spark, **names, **reading(given.read_dsn))
             made.run(until_empty=given.once)
 
         about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
@@ -278,7 +285,7 @@ class SparkConsumer:
 
 
 _SHARED = (
-    *("start", "event_types", "min_lag", "max_lag", "poll_interval"),
+    *("start", "event_types", "min_lag", "max_lag", "poll_interval", "read_patience"),
     *("backoff_first", "backoff_cap"),
 )
 
@@ -291,6 +298,7 @@ class _Loop(pgqpy.Consumer):
         owner: SparkConsumer,
         dsn: str | None,
         deliver: Callable[[pgqpy.Connection, pgqpy.Batch], None],
+        read_dsn: str | None = None,
     ) -> None:
         check_names(type(owner))
         bounds = Bounds(**{each.name: getattr(owner, each.name) for each in fields(Bounds)})
@@ -300,7 +308,7 @@ class _Loop(pgqpy.Consumer):
         self.listen = not bounds.collecting
         self._owner = owner
         self._deliver = deliver
-        super().__init__(dsn, queue=owner.queue, consumer=owner.consumer)
+        super().__init__(dsn, queue=owner.queue, consumer=owner.consumer, read_dsn=read_dsn)
         self._collector = Collector(self.queue, self.consumer, bounds)
         self._collects = False
         self._until_empty = False
@@ -390,8 +398,31 @@ class _ShardLoop(_Loop):
         return Progress(None, conn, batch, speed).reported(show=False)
 
 
+def reading(read_dsn: str | None) -> dict[str, str]:
+    """The argument for a constructor, which need not take it if there is none."""
+    return {} if read_dsn is None else {"read_dsn": read_dsn}
+
+
 def _source(conn: pgqpy.Connection, batch: pgqpy.Batch) -> EventSource:
-    """The events of the batch; executors connect as ``conn`` did."""
+    """The events of the batch; executors connect as ``conn`` did, or as the standby's connection,
+    if the batch is read there."""
+    source = None
+    if batch.elsewhere is not None:
+        source = batch.elsewhere.use(batch, partial(_source_on_standby, batch))
+    if source is None:
+        still_there = f"select 1 from pgq.get_batch_info({batch.id:d}) where tick_id is not null"
+        source = replace(_source_of(batch, conn, batch.sql), still_there=still_there)
+    return source
+
+
+def _source_on_standby(batch: pgqpy.Batch, conn: pgqpy.Connection, query: str) -> EventSource:
+    # No look whether the batch is finished, which it would learn late; truncated tables it knows.
+    place = map(sql.Literal, (batch.queue, batch.tick, batch.tick_time))
+    replayed = sql.SQL("select pgq.has_replayed({}, {}, {})").format(*place).as_string(conn)
+    return replace(_source_of(batch, conn, query), replayed=replayed)
+
+
+def _source_of(batch: pgqpy.Batch, conn: pgqpy.Connection, query: str) -> EventSource:
     condition = "true"
     if batch.event_types is not None:
         types = sql.Literal(list(batch.event_types)).as_string(conn)
@@ -400,8 +431,7 @@ def _source(conn: pgqpy.Connection, batch: pgqpy.Batch) -> EventSource:
         conninfo=make_conninfo(
             conninfo(conn), application_name=f"pgqpy {batch.consumer} slice"[:63]
         ),
-        query=batch.sql,
+        query=query,
         description=f"Batch {batch.id} of {batch.consumer} on queue {batch.queue}",
         condition=condition,
-        still_there=f"select 1 from pgq.get_batch_info({batch.id:d}) where tick_id is not null",
     )

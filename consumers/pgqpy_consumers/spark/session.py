@@ -75,6 +75,7 @@ def run_program(about: str, run: Callable[[argparse.Namespace], None]) -> int:
     """Parse the command line, and call ``run`` with its options; return the exit code."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--dsn", help="the database; default: PGQPY_DSN, then libpq's environment")
+    parser.add_argument("--read-dsn", metavar="DSN", help="a standby, on which events are read")
     parser.add_argument("--queue", help="the queue, instead of the class's")
     parser.add_argument("--consumer", help="the name, instead of the class's")
     parser.add_argument("--master", metavar="URL", help="where Spark runs; default: local[*]")

@@ -56,6 +56,11 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         )
         queue: str = setting("The queue.")
         consumer: str = setting("The consumer's name: one for each endpoint.", default="webhook")
+        read_dsn: str | None = setting(
+            "A standby of the database's server, on which events are read.",
+            default=None,
+            example="host=standby.example dbname=shop",
+        )
         url: str = setting("Where to.", example="https://partner.example/hooks/orders")
         secrets: tuple[str, ...] = setting(
             "Keys to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
@@ -140,7 +145,9 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """A webhook with these settings."""
-        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
+        made = cls(
+            config.dsn, queue=config.queue, consumer=config.consumer, read_dsn=config.read_dsn
+        )
         made.config = config
         made.event_types = config.event_types or None
         return made

@@ -100,6 +100,8 @@ def run(
             else files.load(made.Config, path, overrides)
         )
         settings.dsn = dsns.resolve(getattr(config, "dsn", None))
+        if shards is not None and getattr(config, "read_dsn", None) is not None:
+            raise click.UsageError("read_dsn is one server's standby: leave it out with --shards.")
         consumer = made.from_config(config) if shards is None else _sharded(made, config, shards)
     except files.ConfigError as error:
         raise click.UsageError(str(error)) from None

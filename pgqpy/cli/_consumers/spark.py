@@ -35,6 +35,12 @@ master_option = click.option(
     metavar="URL",
     help="Where Spark runs; default: as spark-submit says, else local[*].",
 )
+read_dsn_option = click.option(
+    "--read-dsn",
+    type=TEXT,
+    metavar="DSN",
+    help="A standby of the database's server, on which executors read.",
+)
 shards_option = click.option(
     "--shards", type=TEXT, metavar="FILE", help="All shards of this map, instead of --dsn."
 )
@@ -78,6 +84,7 @@ def spark_session(master: str | None) -> SparkSession:
 @click.option("--once", is_flag=True, help="Process what is there now, and end; for schedulers.")
 @master_option
 @shards_option
+@read_dsn_option
 @click.option("--consumer", type=CONSUMER, help="The name, instead of the class's.")
 @click.option("--queue", type=QUEUE, help="The queue, instead of the class's.")
 @click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
@@ -88,6 +95,7 @@ def run(
     consumer: str | None,
     master: str | None,
     shards: str | None,
+    read_dsn: str | None,
     once: bool,
 ) -> None:
     """Run a SparkConsumer.
@@ -104,11 +112,14 @@ def run(
       pgqpy spark run shop.reports:DailyRevenue --master 'local[4]'
       pgqpy spark run delays.py:DelaysByMonth --once
     """
+    _one_place(shards, read_dsn)
     consumer_class = load(target)
     from pgqpy_consumers.spark.session import log_batches
 
     log_batches()
     where: Any = {"dsn": dsn} if shards is None else {"shards": shards}
+    if read_dsn is not None:
+        where["read_dsn"] = read_dsn
     made = consumer_class(**where, spark=spark_session(master), queue=queue, consumer=consumer)
     try:
         made.run(until_empty=once)
@@ -122,6 +133,11 @@ def run(
             f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
             "it was rolled back; the next run gets the same batch again",
         ) from error
+
+
+def _one_place(shards: str | None, read_dsn: str | None) -> None:
+    if shards is not None and read_dsn is not None:
+        raise click.UsageError("--shards and --read-dsn exclude each other.")
 
 
 def load(target: str) -> type[SparkConsumer]:
@@ -173,6 +189,7 @@ def load(target: str) -> type[SparkConsumer]:
 @click.option("--accept-gap", is_flag=True, help="Go on after events that are gone for good.")
 @master_option
 @shards_option
+@read_dsn_option
 def archive(
     dsn: str,
     queue: str,
@@ -185,6 +202,7 @@ def archive(
     accept_gap: bool,
     master: str | None,
     shards: str | None,
+    read_dsn: str | None,
 ) -> None:
     """Write a queue's history as Parquet, or as Avro.
 
@@ -201,6 +219,7 @@ def archive(
       pgqpy spark archive orders hdfs:///events --partition-by month,type
       pgqpy spark archive orders /lake/events --shards shards.toml
     """
+    _one_place(shards, read_dsn)
     spark = spark_session(master)
     from pgqpy_consumers.spark.archive import Archive
 
@@ -224,7 +243,9 @@ def archive(
             shards, path=path, spark=spark, queue=queue, consumer=consumer, until_empty=once
         )
         return
-    archiver = Archiver(dsn, path=path, spark=spark, queue=queue, consumer=consumer)
+    archiver = Archiver(
+        dsn, path=path, spark=spark, queue=queue, consumer=consumer, read_dsn=read_dsn
+    )
     try:
         archiver.run(until_empty=once)
     except Exception as error:

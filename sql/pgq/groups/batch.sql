@@ -19,8 +19,15 @@ as $$
 -- Parameters:
 --      i_range_sql     - the query for all events
 --      i_types         - types of the wanted events; null for all
---      i_but_parked    - without the events of parked keys
+--      i_but_parked    - without the events of the keys that are parked now. They are literals: what a server that reads
+--                        the batch later knows of them, such as a standby, is of another time
+declare
+    parked  text[];
 begin
+    if i_but_parked then
+        parked := array(select k.parked_key from pgq._parked_key k
+                         where k.parked_group = g.group_id and k.parked_part = i_part order by 1);
+    end if;
     -- The hash of pgq.key_partition() is repeated here: a call for each event would cost more than the hash itself. The
     -- query runs on its reader's search_path, on which there may be operators that fit bigint and int better.
     return pg_catalog.format(
@@ -29,10 +36,8 @@ begin
         ' operator(pg_catalog.%%) %s operator(pg_catalog.=) %s%s%s order by 1',
         i_range_sql, g.group_key_sql, g.group_partitions, i_part,
         ' and ev_type operator(pg_catalog.=) any (' || pg_catalog.quote_literal(i_types) || '::pg_catalog.text[])',
-        case when i_but_parked then pg_catalog.format(
-            ' and not %s collate pg_catalog."C" operator(pg_catalog.=) any (select parked_key from pgq.parked_key'
-            ' where parked_group operator(pg_catalog.=) %s and parked_part operator(pg_catalog.=) %s)',
-            g.group_key_sql, g.group_id, i_part) end);
+        case when pg_catalog.cardinality(parked) > 0 then pg_catalog.format(
+            ' and not %s collate pg_catalog."C" operator(pg_catalog.=) any (%L::pg_catalog.text[])', g.group_key_sql, parked) end);
 end;
 $$;
 
@@ -54,7 +59,7 @@ as $$
 --      i_max_count     - as for pgq.next_batch_upto(), counting all keys; null for one nominal tick
 --      i_min_lag       - take no events younger than this, or null
 --      i_types         - only events of these types, null for all
---      i_most_inline   - approximate maximum number of the partition's events to return in this call
+--      i_most_inline   - approximate maximum number of the partition's events to return in this call; -1 for none
 --      i_after         - look at the partitions after this one first
 --      i_not           - partitions to skip
 --      i_parked        - if a parked key is due, return parked = true instead of opening a batch

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from typing import ClassVar
 
 import psycopg
 import pytest
 
 import pgqpy
 from pgqpy import Admin, AsyncConsumer, Consumer, Event, Producer
+from pgqpy.cascade import CascadedConsumer
 from pgqpy.errors import InvalidConsumer, NotReplayed
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
@@ -183,13 +185,100 @@ def test_what_another_server_has_is_not_taken_for_it(hot_pair: HotPair, dsn: str
         assert not ops.value(other, has, *tick)
         with ops.refused("PQ018"):
             other.execute("select pgq.has_replayed('q', %s, %s, true)", tick)
+        # As a node of a cascaded queue has it: with the same time, and other events.
+        for log in 0, 1:
+            other.execute(f"update pgq.tick_{log} set tick_time = %s", tick[1:])
+        assert ops.value(other, has, *tick)
+        consumer = Seen(hot_pair.primary.dsn, read_dsn=dsn)
+        consumer.read_patience = 0.0
+        assert consumer.run_once()
+        assert seen(hot_pair) == ["a"]
 
 
-def test_a_group_refuses_a_standby() -> None:
-    with pytest.raises(InvalidConsumer, match="not read on a standby"):
-        type("G", (pgqpy.GroupConsumer,), {"process_event": lambda self, conn, event: None})(
-            "", queue="q", consumer="g", read_dsn=""
-        ).run()
+class Keyed(pgqpy.GroupConsumer):
+    """A group whose key is the first letter; it parks that of an event that is `bad`."""
+
+    queue, consumer = "q", "g"
+    start, key = "first", "left(ev_data, 1)"
+    partitions = 1
+    batch_size = 1
+    poll_interval = backoff_first = backoff_cap = 0.01
+    read_patience: float | None = None
+    retry_policy = pgqpy.FixedDelay(0, attempts=1)
+    bad = ""
+
+    def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+        if event.data == self.bad:
+            raise ValueError(event.data)
+        conn.execute("insert into seen values (%s)", [event.data])
+
+
+def test_a_group_reads_there_but_knows_which_keys_are_parked_by_the_primary(
+    hot_pair: HotPair,
+) -> None:
+    primary, there = hot_pair.primary.dsn, hot_pair.standby.dsn
+    send(hot_pair, "a1")
+    hot_pair.catch_up()
+    hot_pair.pause()
+    # The standby has the tick, and not the key's function: it lags, and nothing is wrong.
+    early = Keyed(primary, read_dsn=there)
+    early.read_patience = 0.0
+    early.register()
+    assert early.run_once()
+    assert seen(hot_pair) == ["a1"]
+    hot_pair.resume()
+
+    # It has the events, and not that their key is parked meanwhile.
+    send(hot_pair, "b1")
+    send(hot_pair, "b2", "c1")
+    send(hot_pair, "b3", "c2")
+    hot_pair.catch_up()
+    hot_pair.pause()
+    late = Keyed(primary, read_dsn=there)
+    late.bad = "b1"
+    assert late.run_once()
+    assert late.run_once()
+    assert seen(hot_pair) == ["a1", "c1"]
+    hot_pair.resume()
+    hot_pair.catch_up()
+    hot_pair.pause()
+    # Nor that it is not parked any more.
+    late.bad = ""
+    pgqpy.GroupAdmin(hot_pair.conn).unpark_key("q", "g")
+    late.run(until_empty=True)
+    assert seen(hot_pair) == ["a1", "b1", "b2", "b3", "c1", "c2"]
+    hot_pair.resume()
+
+
+def test_a_group_with_asyncio_reads_there_and_keeps_the_order_of_keys(hot_pair: HotPair) -> None:
+    class Concurrent(pgqpy.AsyncGroupConsumer):
+        queue, consumer, start, key = "q", "g", "first", "left(ev_data, 1)"
+        partitions, concurrency, read_patience = 2, 4, None
+        done: ClassVar[list[str]] = []
+
+        async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
+            await asyncio.sleep(0.001 if event.data == "a0" else 0)
+            self.done.append(event.data or "")
+            await conn.execute("insert into seen values (%s)", [event.data])
+
+    send(hot_pair, *(f"{key}{number}" for number in range(5) for key in "abc"))
+    # Only the standby may be asked.
+    hot_pair.conn.execute("alter function pgq.group_batch_keys(bigint) rename to hidden")
+    hot_pair.catch_up()
+    try:
+        asyncio.run(
+            Concurrent(hot_pair.primary.dsn, read_dsn=hot_pair.standby.dsn).run(until_empty=True)
+        )
+    finally:
+        hot_pair.conn.execute("alter function pgq.hidden(bigint) rename to group_batch_keys")
+    assert sorted(Concurrent.done) == seen(hot_pair)
+    assert [data for data in Concurrent.done if data[0] == "a"] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+def test_a_consumer_that_may_change_its_node_refuses_a_standby() -> None:
+    kind = type("C", (CascadedConsumer,), {"process_remote_event": lambda self, conn, event: None})
+    with pytest.raises(InvalidConsumer, match="can change its provider"):
+        kind("host=here", queue="q", consumer="c", read_dsn="host=there").run()
 
 
 def test_status_and_doctor_say_that_it_is_a_standby(
