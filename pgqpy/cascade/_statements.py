@@ -55,6 +55,16 @@ select to_regprocedure('pgq.next_ticks(text, bigint, integer, integer)') is not 
        to_regclass('pgq_node.node_info') is not null as is_node
 """
 EPOCH = b"select coalesce(epoch, 0) as epoch from pgq_node.get_epoch(%s)"
+#: The other nodes of a root that is not fenced, and its own epoch.
+OTHERS = b"""
+select l.node_location, coalesce(e.epoch, 0) as epoch
+  from pgq_node.node_info n
+  join pgq_node.node_location l
+    on l.queue_name = n.queue_name and l.node_name <> n.node_name and not l.dead
+  left join pgq_node.root_epoch e on e.queue_name = n.queue_name
+ where n.queue_name = %s and n.node_type = 'root' and e.fenced_by is null
+ order by random()
+"""
 AT_PROVIDER = b"""
 select n.node_type, newest.tick_id as newest, same.tick_time as time
   from pgq_node.node_info n
