@@ -20,6 +20,13 @@ _STORE_TICK = """
      where q.queue_name = %s
 """
 
+_KNOWN = """
+    select max(t.tick_id)
+      from pgq.queue q
+      join pgq.tick t on t.tick_queue = q.queue_id
+     where q.queue_name = %s
+       and t.tick_id <= %s
+"""
 _EVENT_SEQ = """
     select t.tick_event_seq
       from pgq.queue q
@@ -73,7 +80,7 @@ def take_over_dead_root(
             # Its worker may be copying from a root that only this program cannot reach.
             set_paused(nodes, name, True)
         _catch_up(nodes, new_root, timeout, progress)
-        ahead = _pass_readers(nodes, new_root, progress)
+        ahead = _pass_leaves(nodes, new_root, progress)
         last_tick = nodes.node(new_root).info().last_tick
         _leave_gap(nodes, new_root, progress)
         progress("promote")
@@ -139,20 +146,14 @@ def _catch_up(nodes: Nodes, new_root: str, timeout: float, progress: Progress) -
         )
 
 
-def _pass_readers(nodes: Nodes, new_root: str, progress: Progress) -> dict[str, int]:
-    """Give the new root the last ticks of leaves and of cascaded consumers that have more than it,
-    so that they can follow; return those of the leaves."""
+def _pass_leaves(nodes: Nodes, new_root: str, progress: Progress) -> dict[str, int]:
+    """Give the new root the last tick of leaves that have more than it, so that they can follow."""
     infos = nodes.infos()
     last = infos[new_root].last_tick
     ahead = {name: info.last_tick for name, info in infos.items() if info.last_tick > last}
-    ticks = {*ahead.values()}
-    for name, info in infos.items():
-        states = _consumers(nodes.node(name), info, infos)
-        ticks |= {tick for tick in states.values() if tick > last}
-    if ticks:
-        progress("pass readers")
-        for tick in sorted(ticks):
-            nodes.node(new_root).rows(_STORE_TICK, tick, 0, nodes.queue)
+    if ahead:
+        progress("pass leaves")
+        nodes.node(new_root).rows(_STORE_TICK, max(ahead.values()), 0, nodes.queue)
     return ahead
 
 
@@ -175,7 +176,11 @@ def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) ->
             progress("gather")
             change_provider(nodes, name, new_root)
             set_paused(nodes, name, False, wait=0)
-        for consumer in _consumers(nodes.node(name), info, infos):
+        for consumer, tick in _consumers(nodes.node(name), info, infos).items():
+            # It may have read more of the dead root; what the new one took comes after that.
+            known = nodes.node(new_root).value(_KNOWN, nodes.queue, tick)
+            if known is not None and known < tick:
+                nodes.node(name).call("set_consumer_completed", consumer, known)
             change_provider(nodes, name, new_root, consumer=consumer)
     progress("mark")
     if old is not None:
