@@ -195,6 +195,12 @@ class AsyncCascadedWorker(AsyncStoppable):
             if capable["epochs"]:
                 ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
             await provider.check(source, state, position, epoch)
+        if state.combined_queue is not None and state.combined_type is None:
+            raise PgqError(
+                f"queue {self.queue!r} is to be merged into {state.combined_queue!r}, of which this"
+                " database is no node",
+                hint="Make it one: pgqpy node create.",
+            )
         merged = state.combined_queue if state.combined_type == "root" else None
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.

@@ -182,7 +182,11 @@ class Net:
         if old in "cd":  # it has the state of a consumer
             return
         new = random.choice([name for name in NAMES if name != old])
+        # What it takes from now on is its rest.
+        self.links[old].turn("cut")
+        sleep(random.uniform(0, 0.5))
         self.servers[old].kill()
+        self.links[old].turn("up")
         until(partial(self._tried, lambda nodes: take_over_dead_root(nodes, new), new))
         sleep(random.uniform(0, 0.5))
         self.servers[old].restart()
@@ -200,7 +204,8 @@ class Net:
         try:
             with Nodes(QUEUE, self.dsn(at)) as nodes:
                 act(nodes)
-        except GONE:
+        except GONE as error:
+            self.did[f"in vain: {error}"] += 1
             return False
         return True
 
