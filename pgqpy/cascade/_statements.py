@@ -24,7 +24,8 @@ select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, 
        (select c.node_type from pgq_node.node_info c
          where c.queue_name = n.combined_queue) as combined_type,
        s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
-       s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
+       s.paused, s.uptodate, s.cur_error,
+       n.node_attrs ~ '(^|&)sync_watermark=' is true as syncs, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
        case when exists (select from pgq.tick before
                           where before.tick_queue = q.queue_id
@@ -206,6 +207,8 @@ class NodeState:
     paused: bool | None
     uptodate: bool | None
     cur_error: str | None
+    #: Whether PgQ's worker would keep its watermark and those of some other nodes equal.
+    syncs: bool
     newest: int | None
     newest_time: datetime | None
 

@@ -184,6 +184,13 @@ class AsyncCascadedWorker(AsyncStoppable):
         """Copy what the provider has."""
         assert state.completed is not None
         copies = state.node_type == "branch"
+        if copies and state.syncs:
+            raise PgqError(
+                f"node {state.node_name} of queue {self.queue!r} has the attribute sync_watermark,"
+                " which only PgQ's worker heeds",
+                hint="Without it the nodes above keep events for those below this one, too:"
+                f" select pgq_node.set_node_attrs('{self.queue}', null).",
+            )
         position = state.completed
         if copies and state.newest is not None:
             if state.newest < position:
