@@ -133,6 +133,10 @@ def _move(
         else:
             above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
         if provider != state["provider_node"]:
+            if provider not in {each.name for each in node.locations()}:
+                # The event about it was not copied before the root died.
+                found = nodes.location(provider)
+                node.call("register_location", provider, found.dsn, found.dead)
             node.call("change_consumer_provider", consumer, provider)
     return bool(provider != state["provider_node"])
 

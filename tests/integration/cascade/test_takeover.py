@@ -248,6 +248,21 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
         ]
 
 
+def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("c", "branch", "a")
+    tree.work("a")
+    tree.stop("a")
+    tree.die("a")
+    tree.work("b", "c")
+    with tree.open("c") as nodes:
+        take_over_dead_root(nodes, "c")
+    tree.insert("c", "new")
+    tree.follows("b", "c")
+    assert tree.read("b") == ["new"]
+
+
 @pytest.mark.slow
 def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_one(
     tree: Tree,
