@@ -25,7 +25,12 @@ from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
 from pgqpy.cascade._lookout import PAUSE, Lookout
-from pgqpy.cascade._node import follow_news, note_error, read_state
+from pgqpy.cascade._node import (
+    check_worker,
+    follow_news,
+    note_error,
+    read_state,
+)
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
@@ -170,6 +175,7 @@ class CascadedWorker(Stoppable):
             if not state.paused and state.node_type == "root":
                 self._publish(node)
             elif not state.paused:
+                check_worker(state, self.queue)
                 provider = self._go_to_provider(state)
                 with provider.database.connection() as source:
                     copied = self._follow(node, provider, source, state)
@@ -187,13 +193,6 @@ class CascadedWorker(Stoppable):
         """Copy what the provider has."""
         assert state.completed is not None
         copies = state.node_type == "branch"
-        if copies and state.syncs:
-            raise PgqError(
-                f"node {state.node_name} of queue {self.queue!r} has the attribute sync_watermark,"
-                " which only PgQ's worker heeds",
-                hint="Without it the nodes above keep events for those below this one, too:"
-                f" select pgq_node.set_node_attrs('{self.queue}', null).",
-            )
         position = state.completed
         if copies and state.newest is not None:
             if state.newest < position:
@@ -205,12 +204,6 @@ class CascadedWorker(Stoppable):
             if capable["epochs"]:
                 ((epoch,),) = fetch(node, statements.EPOCH, (self.queue,))
             provider.check(source, state, position, epoch)
-        if state.combined_queue is not None and state.combined_type is None:
-            raise PgqError(
-                f"queue {self.queue!r} is to be merged into {state.combined_queue!r}, of which this"
-                " database is no node",
-                hint="Make it one: pgqpy node create.",
-            )
         merged = state.combined_queue if state.combined_type == "root" else None
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.

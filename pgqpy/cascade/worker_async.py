@@ -22,7 +22,12 @@ from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
 from pgqpy.cascade._lookout_async import PAUSE, AsyncLookout
-from pgqpy.cascade._node_async import async_follow_news, async_note_error, async_read_state
+from pgqpy.cascade._node_async import (
+    async_follow_news,
+    async_note_error,
+    async_read_state,
+    check_worker,
+)
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
@@ -167,6 +172,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             if not state.paused and state.node_type == "root":
                 await self._publish(node)
             elif not state.paused:
+                check_worker(state, self.queue)
                 provider = await self._go_to_provider(state)
                 async with provider.database.connection() as source:
                     copied = await self._follow(node, provider, source, state)
@@ -184,13 +190,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         """Copy what the provider has."""
         assert state.completed is not None
         copies = state.node_type == "branch"
-        if copies and state.syncs:
-            raise PgqError(
-                f"node {state.node_name} of queue {self.queue!r} has the attribute sync_watermark,"
-                " which only PgQ's worker heeds",
-                hint="Without it the nodes above keep events for those below this one, too:"
-                f" select pgq_node.set_node_attrs('{self.queue}', null).",
-            )
         position = state.completed
         if copies and state.newest is not None:
             if state.newest < position:
@@ -202,12 +201,6 @@ class AsyncCascadedWorker(AsyncStoppable):
             if capable["epochs"]:
                 ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
             await provider.check(source, state, position, epoch)
-        if state.combined_queue is not None and state.combined_type is None:
-            raise PgqError(
-                f"queue {self.queue!r} is to be merged into {state.combined_queue!r}, of which this"
-                " database is no node",
-                hint="Make it one: pgqpy node create.",
-            )
         merged = state.combined_queue if state.combined_type == "root" else None
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.
