@@ -331,6 +331,16 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
     return _threads.submit(call)
 
 
+async def async_blocking(call: Callable[[], T]) -> T:
+    """Run a call that blocks, in a thread."""
+    return await asyncio.wrap_future(in_thread(call))
+
+
+def blocking(call: Callable[[], T]) -> T:
+    """Run a call."""
+    return call()
+
+
 class _Slots:
     """Concurrency slots. `check` raises the first error."""
 

@@ -8,13 +8,31 @@ from pgqpy.cascade._status import fence_old_roots, newest_root
 from pgqpy.cascade._takeover import Progress, Takeover, complete, promotable, tick_time
 from pgqpy.errors import CascadeError
 
+#: How many ids of ticks, and of events, a new root leaves out: the dead one may have given them.
+_GAP = 100_000_000
+
 _STORE_TICK = """
-    select pgq.ticker(q.queue_name, %s, pg_catalog.now(), t.tick_event_seq)
+    select pgq.ticker(q.queue_name, %s, pg_catalog.now(), t.tick_event_seq + %s)
       from pgq.queue q
      cross join lateral (select tick_event_seq from pgq.tick
                           where tick_queue = q.queue_id
                           order by tick_id desc limit 1) t
      where q.queue_name = %s
+"""
+
+_KNOWN = """
+    select max(t.tick_id)
+      from pgq.queue q
+      join pgq.tick t on t.tick_queue = q.queue_id
+     where q.queue_name = %s
+       and t.tick_id <= %s
+"""
+_EVENT_SEQ = """
+    select t.tick_event_seq
+      from pgq.queue q
+      join pgq.tick t on t.tick_queue = q.queue_id
+     where q.queue_name = %s
+     order by t.tick_id desc limit 1
 """
 
 
@@ -64,6 +82,7 @@ def take_over_dead_root(
         _catch_up(nodes, new_root, timeout, progress)
         ahead = _pass_leaves(nodes, new_root, progress)
         last_tick = nodes.node(new_root).info().last_tick
+        _leave_gap(nodes, new_root, progress)
         progress("promote")
         nodes.node(new_root).call("promote_branch", allow=(301,))
     _gather(nodes, new_root, old, progress)
@@ -134,8 +153,19 @@ def _pass_leaves(nodes: Nodes, new_root: str, progress: Progress) -> dict[str, i
     ahead = {name: info.last_tick for name, info in infos.items() if info.last_tick > last}
     if ahead:
         progress("pass leaves")
-        nodes.node(new_root).rows(_STORE_TICK, max(ahead.values()), nodes.queue)
+        nodes.node(new_root).rows(_STORE_TICK, max(ahead.values()), 0, nodes.queue)
     return ahead
+
+
+def _leave_gap(nodes: Nodes, new_root: str, progress: Progress) -> None:
+    """Leave out ids: those of the dead root's rest must not mean other ticks and events here."""
+    progress("leave a gap")
+    node = nodes.node(new_root)
+    node.rows(_STORE_TICK, node.info().last_tick + _GAP, _GAP, nodes.queue)
+    seq = node.value(_EVENT_SEQ, nodes.queue)
+    for name, other in nodes.reachable():
+        if other.is_ours and nodes.infos()[name].type != "leaf":
+            other.rows("select pgq_node.leave_gap(%s, %s, %s)", nodes.queue, seq, _GAP)
 
 
 def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) -> None:
@@ -146,7 +176,11 @@ def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) ->
             progress("gather")
             change_provider(nodes, name, new_root)
             set_paused(nodes, name, False, wait=0)
-        for consumer in _consumers(nodes.node(name), info, infos):
+        for consumer, tick in _consumers(nodes.node(name), info, infos).items():
+            # It may have read more of the dead root; what the new one took comes after that.
+            known = nodes.node(new_root).value(_KNOWN, nodes.queue, tick)
+            if known is not None and known < tick:
+                nodes.node(name).call("set_consumer_completed", consumer, known)
             change_provider(nodes, name, new_root, consumer=consumer)
     progress("mark")
     if old is not None:
@@ -155,11 +189,11 @@ def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) ->
     set_paused(nodes, new_root, False, wait=0)
 
 
-def _consumers(node: Node, info: NodeInfo, infos: dict[str, NodeInfo]) -> list[str]:
-    """Return the cascaded consumers of a node whose provider cannot be asked."""
+def _consumers(node: Node, info: NodeInfo, infos: dict[str, NodeInfo]) -> dict[str, int]:
+    """Return the cascaded consumers of a node whose provider cannot be asked, and their ticks."""
     rows = node.rows("select * from pgq_node.get_consumer_info(%s)", node.queue)
-    return [
-        each["consumer_name"]
+    return {
+        each["consumer_name"]: each["last_tick_id"]
         for each in rows
         if each["consumer_name"] != info.worker and each["provider_node"] not in infos
-    ]
+    }

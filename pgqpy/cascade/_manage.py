@@ -135,6 +135,10 @@ def _move(
         else:
             above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
         if provider != state["provider_node"]:
+            if provider not in {each.name for each in node.locations()}:
+                # The event about it was not copied before the root died.
+                found = nodes.location(provider)
+                node.call("register_location", provider, found.dsn, found.dead)
             node.call("change_consumer_provider", consumer, provider)
     return bool(provider != state["provider_node"])
 
@@ -234,6 +238,7 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
             hint="first give each another provider: pgqpy node change-provider",
         )
     if isinstance(info, NodeInfo):
+        _check_parts(nodes.node(name), name)
         _check_consumers(nodes.node(name), info, force)
         nodes.node(name).call("drop_node", name)
         nodes.forget(name)
@@ -242,6 +247,19 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
     for each in sorted(rest, key=lambda info: info.type == "root" and info.fenced_by is None):
         nodes.node(each.name).call("drop_node", name)
     del nodes.locations[name]
+
+
+def _check_parts(node: Node, name: str) -> None:
+    """Raise if leaves merge their queues into this one: their positions mean nothing without it."""
+    rows = node.rows(
+        "select queue_name from pgq_node.node_info where combined_queue = %s order by 1", node.queue
+    )
+    if rows:
+        raise CascadeError(
+            f"queues are merged into that of node {name}:"
+            f" {', '.join(each['queue_name'] for each in rows)}",
+            hint="first drop their leaves in this database: pgqpy node drop",
+        )
 
 
 def _check_consumers(node: Node, info: NodeInfo, force: bool) -> None:

@@ -42,6 +42,23 @@ async def async_read_state(
     return state
 
 
+def check_worker(state: NodeState, queue: str) -> None:
+    """Raise an error if the state is one that a worker cannot keep."""
+    if state.node_type == "branch" and state.syncs:
+        raise PgqError(
+            f"node {state.node_name} of queue {queue!r} has the attribute sync_watermark, which"
+            " only PgQ's worker heeds",
+            hint="Without it the nodes above keep events for those below this one, too:"
+            f" select pgq_node.set_node_attrs('{queue}', null).",
+        )
+    if state.combined_queue is not None and state.combined_type is None:
+        raise PgqError(
+            f"queue {queue!r} is to be merged into {state.combined_queue!r}, of which this database"
+            " is no node",
+            hint="Make it one: pgqpy node create.",
+        )
+
+
 async def async_find_node(conn: AsyncConnection, queue: str, node: str | None) -> tuple[str, str]:
     """Return the name and the location of a node, by default of the one that this node copies."""
     rows = await async_fetch(conn, statements.LOCATION, (node, queue))

@@ -24,7 +24,8 @@ select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, 
        (select c.node_type from pgq_node.node_info c
          where c.queue_name = n.combined_queue) as combined_type,
        s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
-       s.paused, s.uptodate, s.cur_error, t.tick_id as newest,
+       s.paused, s.uptodate, s.cur_error,
+       n.node_attrs ~ '(^|&)sync_watermark=' is true as syncs, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
        case when exists (select from pgq.tick before
                           where before.tick_queue = q.queue_id
@@ -56,6 +57,16 @@ select to_regprocedure('pgq.next_ticks(text, bigint, integer, integer)') is not 
        to_regclass('pgq_node.node_info') is not null as is_node
 """
 EPOCH = b"select coalesce(epoch, 0) as epoch from pgq_node.get_epoch(%s)"
+#: The other nodes of a root that is not fenced, and its own epoch.
+OTHERS = b"""
+select l.node_location, coalesce(e.epoch, 0) as epoch
+  from pgq_node.node_info n
+  join pgq_node.node_location l
+    on l.queue_name = n.queue_name and l.node_name <> n.node_name and not l.dead
+  left join pgq_node.root_epoch e on e.queue_name = n.queue_name
+ where n.queue_name = %s and n.node_type = 'root' and e.fenced_by is null
+ order by random()
+"""
 AT_PROVIDER = b"""
 select n.node_type, newest.tick_id as newest, same.tick_time as time
   from pgq_node.node_info n
@@ -197,6 +208,8 @@ class NodeState:
     paused: bool | None
     uptodate: bool | None
     cur_error: str | None
+    #: Whether PgQ's worker would keep its watermark and those of some other nodes equal.
+    syncs: bool
     newest: int | None
     newest_time: datetime | None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pgqpy.cascade._manage import move_delayed
 from pgqpy.cascade._nodes import NodeInfo, Nodes, NodeType
 from pgqpy.dsn import redact
-from pgqpy.errors import PermissionDenied
+from pgqpy.errors import PermissionDenied, PgqError
 
 #: The ticks of a new root that are compared with those of an old one, from the newest back.
 _COMPARED = 100_000
@@ -134,6 +135,22 @@ def fence_old_roots(nodes: Nodes, look: dict[str, NodeInfo | str]) -> dict[str, 
         except PermissionDenied:
             rests[name] = None
     return rests
+
+
+def fence_if_replaced(nodes: Nodes) -> tuple[NodeInfo, int | None]:
+    """Fence the root here if a node that it knows is a newer one; return what it is then, and its
+    rest.
+
+    Only what a root says of itself counts. A branch may have heard of its epoch, or of the place of
+    a node, by an event, and events can be forged.
+    """
+    here = nodes.local
+    for name in nodes.locations.keys() - {here.name}:
+        with suppress(PgqError):
+            rests = fence_old_roots(nodes, {here.name: here, name: nodes.node(name).info()})
+            if here.name in rests:
+                return nodes.here.info(), rests[here.name]
+    return here, None
 
 
 def newest_common_tick(nodes: Nodes, old: str, new: str) -> int:

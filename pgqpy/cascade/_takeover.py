@@ -59,6 +59,13 @@ _REST_CAME = 409
 
 _REST = "select count(*) from pgq_node.get_rest_events(%s, %s)"
 
+_PARTS = """
+    select p.queue_name, s.last_tick_id
+      from pgq_node.node_info p
+      join pgq_node.local_state s on s.queue_name = p.queue_name and s.consumer_name = p.worker_name
+     where p.combined_queue = %s
+"""
+
 _TAKE_EVENTS = """
     update pgq.queue
        set queue_disable_insert = false,
@@ -278,9 +285,27 @@ class _Planned:
                         hint=f"is its worker running? {self.old} is the root as before",
                     )
                 rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
+            self.compare_parts()
         except (Exception, KeyboardInterrupt):
             _take_events(old)
             raise
+
+    def compare_parts(self) -> None:
+        """Raise unless the queues that are merged into this one go on where they have stopped."""
+        stopped, goes_on = (
+            {each["queue_name"]: each["last_tick_id"] for each in node.rows(_PARTS, node.queue)}
+            for node in (self.nodes.node(self.old), self.nodes.node(self.new))
+        )
+        for part, tick in stopped.items():
+            if goes_on.get(part) != tick:
+                found = f"is at tick {goes_on[part]}" if part in goes_on else "is missing"
+                raise CascadeError(
+                    f"queue {part} was merged at {self.old} up to tick {tick}, its leaf at"
+                    f" {self.new} {found}: events would be lost or come twice",
+                    hint="make this leaf anew, and wait until a tick was merged and copied"
+                    if part in goes_on
+                    else f"make it: pgqpy node create {part} leaf NODE --combined-queue",
+                )
 
     def take_events_again(self, root: NodeInfo) -> None:
         """Complete the takeover of a node that is the root already, or give up another's."""

@@ -24,7 +24,13 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
-from pgqpy.cascade._node import follow_news, note_error, read_state
+from pgqpy.cascade._lookout import PAUSE, Lookout
+from pgqpy.cascade._node import (
+    check_worker,
+    follow_news,
+    note_error,
+    read_state,
+)
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection import Connection
@@ -40,8 +46,9 @@ class CascadedWorker(Stoppable):
     ``dsn`` is the database of the node; all else is in its schema ``pgq_node``. Copies are exact:
     ticks and events keep their ids, times and order. Events, their ticks and the node's position
     are one transaction of the node; then the provider learns of it. So whatever is killed, nothing
-    is missing or comes twice. On a root it only publishes the watermark; on a leaf it copies
-    nothing, and follows the events that control the nodes.
+    is missing or comes twice. On a root it publishes the watermark, and fences the root if another
+    node has taken over meanwhile; on a leaf it copies nothing, and follows the events that control
+    the nodes.
 
     Before each transaction it reads the node's state: it waits while it is paused, and goes on at
     another provider at the same tick.
@@ -78,6 +85,7 @@ class CascadedWorker(Stoppable):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue")
         self._databases = databases or Databases()
         self._shares = databases is not None
+        self._lookout = Lookout(self._databases, self.dsn, self.queue)
         self._provider: Provider | None = None
         self._subscription: Subscription | None = None
         #: The names of the worker and of its node, once they are known.
@@ -145,6 +153,8 @@ class CascadedWorker(Stoppable):
         try:
             with self._turn():
                 copied = self._step()
+            if self._provider is None:
+                self._lookout.look()
         except Exception as error:
             self._note(error)
             if self._provider is not None:
@@ -166,6 +176,7 @@ class CascadedWorker(Stoppable):
             if not state.paused and state.node_type == "root":
                 self._publish(node)
             elif not state.paused:
+                check_worker(state, self.queue)
                 provider = self._go_to_provider(state)
                 with provider.database.connection() as source:
                     copied = self._follow(node, provider, source, state)
@@ -401,7 +412,7 @@ class CascadedWorker(Stoppable):
     def _wait(self, waker: Waker) -> None:
         subscription = self._subscription
         if subscription is None:
-            waker.wait(self._patience(woken=True))
+            waker.wait(min(self._patience(woken=True), PAUSE))
             return
         # Ticks before the first LISTEN were not notified: look once more.
         if not subscription.open():

@@ -21,7 +21,13 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
-from pgqpy.cascade._node_async import async_follow_news, async_note_error, async_read_state
+from pgqpy.cascade._lookout_async import PAUSE, AsyncLookout
+from pgqpy.cascade._node_async import (
+    async_follow_news,
+    async_note_error,
+    async_read_state,
+    check_worker,
+)
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
@@ -37,8 +43,9 @@ class AsyncCascadedWorker(AsyncStoppable):
     ``dsn`` is the database of the node; all else is in its schema ``pgq_node``. Copies are exact:
     ticks and events keep their ids, times and order. Events, their ticks and the node's position
     are one transaction of the node; then the provider learns of it. So whatever is killed, nothing
-    is missing or comes twice. On a root it only publishes the watermark; on a leaf it copies
-    nothing, and follows the events that control the nodes.
+    is missing or comes twice. On a root it publishes the watermark, and fences the root if another
+    node has taken over meanwhile; on a leaf it copies nothing, and follows the events that control
+    the nodes.
 
     Before each transaction it reads the node's state: it waits while it is paused, and goes on at
     another provider at the same tick.
@@ -75,6 +82,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue")
         self._databases = databases or AsyncDatabases()
         self._shares = databases is not None
+        self._lookout = AsyncLookout(self._databases, self.dsn, self.queue)
         self._provider: AsyncProvider | None = None
         self._subscription: AsyncSubscription | None = None
         #: The names of the worker and of its node, once they are known.
@@ -142,6 +150,8 @@ class AsyncCascadedWorker(AsyncStoppable):
         try:
             async with self._turn():
                 copied = await self._step()
+            if self._provider is None:
+                await self._lookout.look()
         except Exception as error:
             await self._note(error)
             if self._provider is not None:
@@ -163,6 +173,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             if not state.paused and state.node_type == "root":
                 await self._publish(node)
             elif not state.paused:
+                check_worker(state, self.queue)
                 provider = await self._go_to_provider(state)
                 async with provider.database.connection() as source:
                     copied = await self._follow(node, provider, source, state)
@@ -402,7 +413,7 @@ class AsyncCascadedWorker(AsyncStoppable):
     async def _wait(self, waker: AsyncWaker) -> None:
         subscription = self._subscription
         if subscription is None:
-            await waker.wait(self._patience(woken=True))
+            await waker.wait(min(self._patience(woken=True), PAUSE))
             return
         # Ticks before the first LISTEN were not notified: look once more.
         if not await subscription.open():

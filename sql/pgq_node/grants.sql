@@ -23,7 +23,7 @@ grant execute on function
     pgq_node.set_partition_watermark(text, text, bigint), pgq_node.register_location(text, text, text, boolean),
     pgq_node.unregister_location(text, text), pgq_node.maint_watermark(text), pgq_node.upgrade_schema(),
     pgq_node.begin_copy(text), pgq_node.learn_epoch(text, bigint), pgq_node.fence_root(text, text, bigint, bigint),
-    pgq_node.get_rest_events(text, bigint), pgq_node.take_delayed(text, jsonb)
+    pgq_node.get_rest_events(text, bigint), pgq_node.take_delayed(text, jsonb), pgq_node.leave_gap(text, bigint, bigint)
     to pgq_admin;
 
 grant select on pgq_node.node_location, pgq_node.node_info, pgq_node.local_state, pgq_node.subscriber_info, pgq_node.root_epoch

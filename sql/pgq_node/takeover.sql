@@ -159,6 +159,22 @@ begin
 end;
 $$;
 
+create or replace function pgq_node.leave_gap(i_queue_name text, i_event_seq bigint, i_numbers bigint)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Notes that the ids before one belong to no events, so that they are not counted: the new root has left them out, for
+-- a dead one may have given them.
+-- Parameters:
+--      i_event_seq     - the first id after them
+--      i_numbers       - how many they are
+begin
+    insert into pgq.forced_tick (forced_queue, forced_seq, forced_numbers)
+    select q.queue_id, i_event_seq, i_numbers from pgq.queue q where q.queue_name = i_queue_name
+    on conflict do nothing;
+end;
+$$;
+
 create or replace function pgq_node.get_epoch(
     i_queue_name text,
     out ret_code int4, out ret_note text, out epoch bigint, out fenced_by text, out fenced_epoch bigint, out fenced_tick bigint)

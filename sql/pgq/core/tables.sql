@@ -146,8 +146,8 @@ create table pgq.late_write (
     constraint late_write_pkey primary key (late_queue, late_txid, late_table)
 );
 
--- The steps by which pgq.force_tick() has moved an event sequence: these numbers belong to no events. Rotation removes
--- the rows that all consumers have passed.
+-- The steps by which pgq.force_tick(), or a takeover of a dead root, has moved an event sequence: these numbers belong to
+-- no events. Rotation removes the rows that all consumers have passed.
 create table pgq.forced_tick (
     forced_queue    int4            not null,
     forced_seq      bigint          not null,

@@ -13,7 +13,10 @@ from tests.fixtures.fix_db import Connect, Connection
 pytestmark = pytest.mark.reference
 
 #: What there is only in ours: nodes that were taken over, copies without a superuser.
-OURS = {"begin_copy", "fence_root", "get_epoch", "get_rest_events", "learn_epoch", "take_delayed"}
+OURS = {
+    *("begin_copy", "fence_root", "get_epoch", "get_rest_events", "learn_epoch", "leave_gap"),
+    "take_delayed",
+}
 FUNCTIONS: LiteralString = """
     select proname, pg_get_function_arguments(oid), pg_get_function_result(oid),
            array(select a.grantee::regrole::text from aclexplode(proacl) as a

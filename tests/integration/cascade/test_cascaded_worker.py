@@ -42,6 +42,16 @@ def test_refuses_a_database_that_is_no_node_and_a_provider_that_is_none(
         branch.worker.run_once()
 
 
+def test_refuses_an_attribute_that_only_pgqs_worker_heeds(root: Node, branch: Node) -> None:
+    set_attrs = "select pgq_node.set_node_attrs('q', %s)"
+    branch.conn.execute(set_attrs, ["a=b&sync_watermark=branch%2Cother"])
+    with pytest.raises(PgqError, match="sync_watermark"):
+        branch.worker.run_once()
+    assert "sync_watermark" in branch.state["cur_error"]
+    branch.conn.execute(set_attrs, ["a=b"])
+    branch.catch_up()
+
+
 @pytest.mark.smoke
 def test_each_batch_of_a_branch_is_that_of_the_root(
     root: Node, branch: Node, connect: Connect

@@ -6,9 +6,11 @@ from itertools import zip_longest
 
 import pytest
 
-from pgqpy.cascade import CascadedWorker
+from pgqpy.cascade import CascadedWorker, Nodes, drop_node, takeover
+from pgqpy.errors import CascadeError, PgqError
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node, join_node
+from tests.fixtures.fix_client import running
 
 PARTS = ("p1", "p2")
 
@@ -64,3 +66,48 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     seen = [data for data in ops.deliver(second.conn, "q", "c") if data.startswith("p")]
     merged = zip_longest(*([f"{part} {number}" for number in range(5)] for part in PARTS))
     assert seen == [data for pair in merged for data in pair]
+
+
+def test_a_takeover_is_refused_unless_the_new_roots_leaves_go_on_where_the_old_ones_stopped(
+    nodes: list[Node],
+) -> None:
+    source, first, second = nodes
+    ops.register(second.conn, "q", "c")
+    for part in PARTS:
+        ops.insert_ticked(source.conn, part, part)
+    merge(first)
+    ops.tick(first.conn, "q")
+    second.catch_up()
+    # The other queues' root is also one of this queue, by the fixture.
+    for node in nodes:
+        node.conn.execute("select pgq_node.drop_node('q', 'source')")
+    move = (
+        "update pgq_node.local_state set last_tick_id = last_tick_id + %s where queue_name = 'p1'"
+    )
+    with running(second.worker), Nodes("q", first.dsn) as found:
+        # As at a root that died when it had merged what no other node had copied.
+        second.conn.execute(move, [1])
+        with pytest.raises(CascadeError, match="p1 was merged at first up to"):
+            takeover(found, "second")
+        ops.insert(first.conn, "q", "taken as before")
+        second.conn.execute(move, [-1])
+        takeover(found, "second")
+    ops.insert_ticked(source.conn, "p1", "p1 later")
+    merge(second)
+    ops.tick(second.conn, "q")
+    seen = [data for data in ops.deliver(second.conn, "q", "c") if data.startswith(("p", "taken"))]
+    assert seen == ["p1", "p2", "taken as before", "p1 later"]
+
+
+def test_a_leaf_skips_nothing_while_the_queue_that_it_is_merged_into_is_no_node(
+    nodes: list[Node],
+) -> None:
+    source, _, second = nodes
+    with Nodes("q", second.dsn) as found, pytest.raises(CascadeError, match="p1, p2"):
+        drop_node(found, "second", force=True)
+    second.conn.execute("select pgq_node.drop_node('q', 'second')")
+    before = position(second, "p1")
+    ops.insert_ticked(source.conn, "p1", "kept")
+    with pytest.raises(PgqError, match="no node"):
+        merge(second)
+    assert position(second, "p1") == before

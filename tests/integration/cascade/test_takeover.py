@@ -9,8 +9,17 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from pgqpy.cascade import Takeover, create_node, status, take_over_dead_root, takeover
+from pgqpy.cascade import (
+    CascadedConsumer,
+    Takeover,
+    create_node,
+    status,
+    take_over_dead_root,
+    takeover,
+)
+from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError
+from pgqpy.event import Event
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import running, wait_until
@@ -239,6 +248,21 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
         ]
 
 
+def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("c", "branch", "a")
+    tree.work("a")
+    tree.stop("a")
+    tree.die("a")
+    tree.work("b", "c")
+    with tree.open("c") as nodes:
+        take_over_dead_root(nodes, "c")
+    tree.insert("c", "new")
+    tree.follows("b", "c")
+    assert tree.read("b") == ["new"]
+
+
 @pytest.mark.slow
 def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_one(
     tree: Tree,
@@ -301,3 +325,50 @@ def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree
     tree.insert("b", "new")
     tree.follows("d", "b")
     assert tree.info("d").last_tick > ahead
+
+
+class Reader(CascadedConsumer):
+    """Writes down what it reads at the root, in the database of a branch."""
+
+    queue = QUEUE
+    consumer = "far"
+    poll_interval = 0.05
+
+    def process_remote_event(self, target: Connection, event: Event) -> None:
+        if event.type == "test":
+            target.execute("insert into seen values (%s)", [event.data])
+
+
+def test_no_id_that_only_the_dead_root_gave_comes_again_and_its_readers_go_on_behind_it(
+    tree: Tree,
+) -> None:
+    three(tree)
+    tree.conns["c"].execute("create table seen (data text)")
+    Reader(tree.dsns["c"], provider="a").register()
+    tree.insert("a", "everywhere")
+    for name in "bc":
+        tree.follows(name, "a")
+        tree.stop(name)
+    tree.insert("a", "lost", "and read")
+    Reader(tree.dsns["c"]).run(until_empty=True)
+    ids = "select max(ev_id), (select max(tick_id) from pgq.tick) from pgq.event_template"
+    [given] = tree.conns["a"].execute(ids).fetchall()
+    tree.stop("a")
+    tree.die("a")
+    tree.work("b", "c")
+    with tree.open("b") as nodes:
+        take_over_dead_root(nodes, "b")
+    tree.insert("b", "new")
+    tree.follows("c", "b")
+    Reader(tree.dsns["c"]).run(until_empty=True)
+    seen = tree.conns["c"].execute("select data from seen").fetchall()
+    assert [data for (data,) in seen] == ["everywhere", "lost", "and read", "new"]
+    event, tick = given
+    new = "select min(ev_id) from pgq.event_template where ev_data = 'new'"
+    assert ops.value(tree.conns["b"], new) > event + 1_000_000
+    ticks = "select min(tick_id) from pgq.tick where tick_id > %s"
+    assert ops.value(tree.conns["b"], ticks, tick) > tick + 1_000_000
+    # What was left out is not counted.
+    pending = "select pending_events from pgq.get_consumer_info(%s, 'reader')"
+    for name in "bc":
+        assert 0 < ops.value(tree.conns[name], pending, QUEUE) < 100
