@@ -1,5 +1,6 @@
 """Consumers: classes to subclass, each for sync code and for asyncio."""
 
+from pgqpy._runtime.acompat import on_stop_signals
 from pgqpy._runtime.checks import check_names
 from pgqpy.consumer.base import Consumer, RunOptions
 from pgqpy.consumer.base_async import AsyncConsumer
@@ -35,4 +36,5 @@ __all__ = [
     "SerialConsumer",
     "TrackedConsumer",
     "check_names",
+    "on_stop_signals",
 ]

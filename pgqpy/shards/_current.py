@@ -47,10 +47,10 @@ class CurrentMap:
             found = self._source()
         else:
             stamp = _stamp(self._source)
-            if stamp is not None and stamp == self._stamp:
+            if stamp == self._stamp:
                 return self.map
-            found = ShardMap.load(self._source)
             self._stamp = stamp
+            found = ShardMap.load(self._source)
         if self._queue is not None:
             found.check_queue(self._queue)
         return found
@@ -97,9 +97,9 @@ class CurrentMap:
 
 
 def _stamp(path: str | Path) -> object:
-    """Return what changes when the file does; None if it is not there."""
+    """Return what changes when the file does."""
     try:
         found = Path(path).stat()
     except OSError:
-        return None
+        return "not there"
     return found.st_mtime_ns, found.st_ino, found.st_size

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgqpy.errors import InvalidShardMap
-from pgqpy.shards import HASHES, ShardMap, shard_hash
+from pgqpy.shards import HASHES, CurrentMap, ShardMap, shard_hash
 from pgqpy.shards._apply import moves
 
 A = {"dsn": "dbname=a", "hashes": [0, 32768]}
@@ -140,3 +140,20 @@ def test_ticks_need_a_queue_and_a_map_is_of_one_queue() -> None:
         ShardMap.parse({"shards": shards})
     with pytest.raises(InvalidShardMap, match="of queue 'orders', not of 'mails'"):
         ShardMap.parse({"queue": "orders", "shards": shards}).check_queue("mails")
+
+
+def test_a_file_that_becomes_wrong_is_logged_once_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "shards.toml"
+    right = f'[shards.a]\ndsn = "dbname=a"\nhashes = [0, {HASHES}]\n'
+    file.write_text(right)
+    current = CurrentMap(file)
+    file.write_text("[shards")
+    assert [current.renew(), current.renew()] == [False, False]
+    file.unlink()
+    assert [current.renew(), current.renew()] == [False, False]
+    assert list(current.map.shards) == ["a"]
+    assert ["not valid TOML" in each for each in caplog.messages] == [True, False]
+    file.write_text(right.replace("dbname=a", "dbname=b"))
+    assert current.renew()

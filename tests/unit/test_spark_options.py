@@ -114,11 +114,12 @@ def test_options_that_spark_adds_are_no_mistake() -> None:
 
 
 def test_an_offset_comes_back_from_a_checkpoint() -> None:
-    offset = Offset(queue="7/5/3", tick=12, seq=3456, snapshot="10:20:12,15")
+    offset = Offset(queue="7/5/3", tick=12, seq=3456, time=1, snapshot="10:20:12,15")
     assert offset.to_dict() == {
         "queue": "7/5/3",
         "tick": 12,
         "seq": 3456,
+        "time": 1,
         "snapshot": "10:20:12,15",
     }
     assert Offset.from_dict(offset.to_dict()) == offset

@@ -37,6 +37,9 @@ class Offset:
     """Id of the tick."""
     seq: int
     """The event sequence at the tick: differences estimate numbers of events."""
+    time: int
+    """When it was made, in microseconds since 1970: the same at all nodes of a cascaded queue. 0:
+    unknown."""
     snapshot: str
     """The tick's snapshot, as PostgreSQL writes a txid_snapshot: ``xmin:xmax:xip,xip``."""
 
@@ -56,6 +59,7 @@ class Offset:
             queue=str(stored["queue"]),
             tick=int(stored["tick"]),
             seq=int(stored["seq"]),
+            time=int(stored.get("time", 0)),
             snapshot=str(stored["snapshot"]),
         )
 
@@ -74,7 +78,8 @@ class ForeignOffset(PgqError):
 _FIND: LiteralString = """
 select concat_ws('/', c.system_identifier, d.oid, q.queue_id,
                  to_regclass(q.queue_data_pfx || '_0')::oid) as queue,
-       t.tick_id as tick, t.tick_event_seq as seq, t.tick_snapshot::text as snapshot
+       t.tick_id as tick, t.tick_event_seq as seq, t.tick_snapshot::text as snapshot,
+       (extract(epoch from t.tick_time) * 1000000)::int8 as time
   from pgq.queue q
  cross join pg_control_system() c
   join pg_database d on d.datname = current_database()
@@ -93,6 +98,9 @@ _BEFORE: LiteralString = _FIND.format(
     "tick_id >= q.queue_horizon_tick and tick_time <= %(time)s order by tick_id desc"
 )
 _AFTER: LiteralString = _FIND.format("tick_time >= %(time)s order by tick_id")
+
+_HAS_NODES: LiteralString = "select to_regclass('pgq_node.node_info') is not null"
+_NODE: LiteralString = "select node_name from pgq_node.node_info where queue_name = %s"
 
 
 def fingerprint(conn: pgqpy.Connection, queue: str) -> str:
@@ -173,6 +181,37 @@ def check(conn: pgqpy.Connection, queue: str, offset: Offset) -> None:
             f"tick {offset.tick} of queue {queue!r} was made in another history of this"
             f" database, which was restored to an earlier time; its newest tick is {last.tick}"
         )
+
+
+def here(conn: pgqpy.Connection, queue: str, offset: Offset) -> Offset:
+    """The offset at this database, if it was made at another node of a cascaded queue; else itself.
+
+    Raises TickNotFound if this node does not have the tick, and the errors of `check`.
+    """
+    try:
+        check(conn, queue, offset)
+    except ForeignOffset:
+        node = _node(conn, queue)
+        if node is None:
+            raise
+        found = _find(conn, queue, _BY_ID, tick=offset.tick)
+        if found is None:
+            raise TickNotFound(
+                f"node {node!r} of queue {queue!r} has no tick {offset.tick}, after which to go on",
+                hint="It does not have it yet, or not any more. Wait, or go on at another node.",
+            ) from None
+        if (found.seq, found.time) != (offset.seq, offset.time):
+            raise
+        return found
+    return offset
+
+
+def _node(conn: pgqpy.Connection, queue: str) -> str | None:
+    """The name of the node that this database is of the queue."""
+    if conn.execute(_HAS_NODES).fetchone() != (True,):
+        return None
+    row = conn.execute(_NODE, [queue]).fetchone()
+    return row and str(row[0])
 
 
 def range_source(

@@ -5,14 +5,12 @@ Each shard is read by the reader of a single database, which knows nothing of th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -41,48 +39,8 @@ if TYPE_CHECKING:
 O = TypeVar("O", bound=EventOptions)  # noqa: E741
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 SHARD = StructField("shard", StringType())
 """The column with the name of an event's shard."""
-
-
-class MapFile:
-    """The file of a shard map, which may change."""
-
-    def __init__(self, path: str, queue: str) -> None:
-        self._path = path
-        self._queue = queue
-        self._version: tuple[int, ...] | None = None
-        self._shards: ShardMap | None = None
-
-    @property
-    def shards(self) -> ShardMap:
-        """The map, as last read."""
-        assert self._shards is not None
-        return self._shards
-
-    def read(self) -> ShardMap | None:
-        """The map if it has changed since the last call. Raises InvalidShardMap at the first; a
-        later one that cannot be read changes nothing."""
-        try:
-            found = Path(self._path).stat()
-            version: tuple[int, ...] = found.st_mtime_ns, found.st_size, found.st_ino
-        except OSError:
-            version = ()
-        if version == self._version:
-            return None
-        self._version = version
-        try:
-            shards = ShardMap.load(self._path)
-            shards.check_queue(self._queue)
-        except InvalidShardMap as error:
-            if self._shards is None:
-                raise
-            _log.warning("going on with the shard map as it was: %s", error)
-            return None
-        self._shards = shards
-        return shards
 
 
 def of_shard(options: O, dsn: str) -> O:
@@ -98,10 +56,9 @@ def of_shard(options: O, dsn: str) -> O:
 def of_shards(options: O) -> dict[str, O]:
     """The options to read each of the shards with, by name."""
     assert options.shards is not None
-    file = MapFile(options.shards, options.queue)
-    file.read()
-    shards = file.shards.shards
-    return {name: of_shard(options, shards[name].dsn) for name in sorted(shards)}
+    shard_map = ShardMap.load(options.shards)
+    shard_map.check_queue(options.queue)
+    return {name: of_shard(options, each.dsn) for name, each in sorted(shard_map.shards.items())}
 
 
 @contextmanager

@@ -6,11 +6,9 @@ returned, it finishes its batch, or rolls back.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -18,7 +16,7 @@ from time import monotonic
 from typing import Any, NoReturn, TypeAlias, Unpack
 
 import pgqpy
-from pgqpy.consumer import RunOptions
+from pgqpy.consumer import RunOptions, on_stop_signals
 from pgqpy.shards import ShardedConsumer
 from pgqpy_consumers.spark._shards import for_each
 
@@ -76,7 +74,8 @@ class ShardLoops:
         """Process batches until `stop`, like `ShardedConsumer.run`."""
         handles = options.get("handle_signals", True)
         options["handle_signals"] = False
-        with _signals(self.stop, handle=handles), ThreadPoolExecutor(1) as pool:
+        signals = on_stop_signals(self.stop) if handles else nullcontext()
+        with signals, ThreadPoolExecutor(1) as pool:
             running = pool.submit(self._all.run, **options)
             running.add_done_callback(lambda _: self._arrivals.put(None))
             try:
@@ -142,28 +141,3 @@ class ShardLoops:
     def _loops(self) -> Iterator[tuple[str, pgqpy.Consumer]]:
         for name, shard in pgqpy.ShardMap.load(self._path).shards.items():
             yield name, self._loop(shard.dsn)
-
-
-@contextmanager
-def _signals(stop: Callable[[], None], *, handle: bool) -> Iterator[None]:
-    """In the main thread the first SIGTERM or SIGINT calls ``stop``, a second one ends at once."""
-    if not handle or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = signal.SIGTERM, signal.SIGINT
-    before = [signal.getsignal(number) for number in numbers]
-
-    def restore() -> None:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-    def on_signal(*_: object) -> None:
-        restore()
-        stop()
-
-    for number in numbers:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        restore()

@@ -30,14 +30,13 @@ from pgqpy.errors import (
     TickNotFound,
 )
 from pgqpy.retry import Backoff
-from pgqpy.shards import Shard
+from pgqpy.shards import CurrentMap, Shard
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS
 from pgqpy_consumers.spark._options import StreamOptions
 from pgqpy_consumers.spark._ranges import SHARDS, ForeignOffset, Offset
 from pgqpy_consumers.spark._shards import (
     SHARD,
-    MapFile,
     ShardDecoding,
     ShardPartition,
     for_each,
@@ -78,6 +77,8 @@ class Member(PgqStreamReader):
         self.version = shard.version
         self.left_out = False
         """Whether this run takes nothing of it."""
+        self.is_held = False
+        """Whether it has events that wait for a newer map."""
         self._is_down = False
         self._call: Future[Any] | None = None
         self._backoff = Backoff(0.1, 2.0)
@@ -87,7 +88,8 @@ class Member(PgqStreamReader):
         """The end of the shard's part of a micro-batch; none while the map is older than keys that
         the shard has got, for it must say what is to be read first."""
         end = super().latestOffset(start, limit)
-        return end if end == start or self._session.run(self._is_current) else start
+        self.is_held = end != start and not self._session.run(self._is_current)
+        return start if self.is_held else end
 
     def _is_current(self, conn: pgqpy.Connection) -> bool:
         for name, gained in conn.execute(_GAINED, [self._options.queue]):
@@ -165,10 +167,8 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._decoding = ShardDecoding.of(options, schema)
         self._columns = StructType([field for field in schema if field.name != SHARD.name])
-        assert options.shards is not None
-        self._file = MapFile(options.shards, options.queue)
+        self._current: CurrentMap | None = None
         self._members: dict[str, Member] = {}
-        self._initial: Place | None = None
         self._available_now = False
         self._pool = ThreadPoolExecutor(SHARDS_AT_A_TIME)
 
@@ -178,11 +178,9 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Place:  # noqa: N802
         """The start of a query without a checkpoint; every shard must be there for it."""
-        if self._initial is None:
-            self._load()
-            starts = {name: partial(m.alone, m.initialOffset) for name, m in self._members.items()}
-            self._initial = {SHARDS: for_each(starts)}
-        return self._initial
+        self._load()
+        starts = {name: partial(m.alone, m.initialOffset) for name, m in self._members.items()}
+        return {SHARDS: for_each(starts)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limits of maxEventsPerTrigger, of all shards, and maxTicksPerTrigger, of each."""
@@ -200,7 +198,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         drained = [
             name
             for name, end in ends.items()
-            if name not in self._file.shards.shards and not _has_events(end)
+            if not (name in self._shards or _has_events(end) or self._members[name].is_held)
         ]
         for name in drained:
             _log.warning("shard %r has left the map, and is drained", name)
@@ -249,12 +247,22 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the shards
 
+    @property
+    def _shards(self) -> Mapping[str, Shard]:
+        assert self._current is not None
+        return self._current.map.shards
+
     def _load(self) -> None:
         """Read the map if it has changed. A member that has left it stays until it is drained."""
-        changed = None if self._available_now else self._file.read()
-        if changed is None:
+        if self._current is None:
+            # Not on executors, which need not have the file.
+            assert self._options.shards is not None
+            current = CurrentMap(self._options.shards)
+            current.require(self._options.queue)
+            self._current = current
+        elif self._available_now or not self._current.renew():
             return
-        for name, shard in sorted(changed.shards.items()):
+        for name, shard in sorted(self._shards.items()):
             member = self._members.get(name)
             if member is None or member.dsn != shard.dsn:
                 if member is not None:
@@ -322,7 +330,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_due(self, name: str, places: Mapping[str, Place]) -> bool:
         """Whether the shards that it is after are as far as they must be."""
-        shard = self._file.shards.shards.get(name)
+        shard = self._shards.get(name)
         return shard is None or all(
             other in places and places[other]["tick"] >= tick for other, tick in shard.after.items()
         )

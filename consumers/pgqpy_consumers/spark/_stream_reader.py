@@ -217,8 +217,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices(
         self, conn: pgqpy.Connection, end: dict[str, Any], most: int
     ) -> list[EventPartition]:
-        last = Offset.from_dict(end)
-        ranges.check(conn, self._options.queue, last)
+        last = ranges.here(conn, self._options.queue, Offset.from_dict(end))
         after = self._follow(conn, end[AFTER])
         if after.tick >= last.tick:
             return []
@@ -236,8 +235,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _follow(self, conn: pgqpy.Connection, start: dict[str, Any]) -> Offset:
         """Move the consumer to the checkpoint; returns the position from which events exist."""
-        offset = Offset.from_dict(start)
-        ranges.check(conn, self._options.queue, offset)
+        offset = ranges.here(conn, self._options.queue, Offset.from_dict(start))
         first = ranges.earliest(conn, self._options.queue)
         if offset.tick < first.tick:
             offset = self._skip_to_earliest(

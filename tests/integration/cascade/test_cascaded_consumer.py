@@ -143,9 +143,6 @@ def test_a_node_without_the_consumers_tick_is_refused(nodes: list[Node]) -> None
         Seen(two.dsn).move("none")
 
 
-Ordinary = Callable[[Node], "pgqpy.Consumer"]
-
-
 class Plain(pgqpy.Consumer):
     """An ordinary consumer, whose effects are outside of the databases."""
 
@@ -160,32 +157,48 @@ class Plain(pgqpy.Consumer):
 
 class Grouped(pgqpy.GroupConsumer):
     queue = "q"
-    consumer = "plain"
+    consumer = "grouped"
+    partitions = 2
     seen: list[str | None]
     process_event = Plain.process_event
 
 
-@pytest.mark.parametrize("kind", [Plain, Grouped])
-def test_ordinary_consumers_go_on_at_their_tick_on_another_node(
-    nodes: list[Node], kind: type[Plain | Grouped]
-) -> None:
+def test_an_ordinary_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
     root, one, _ = nodes
-    before, after = kind(root.dsn), kind(one.dsn)
+    before, after = Plain(root.dsn), Plain(one.dsn)
     before.seen = after.seen = []
     before.register()
     for data in "abc":
         ops.insert_ticked(root.conn, "q", data)
     before.run(until_empty=True)
-    tick = ops.value(
-        root.conn,
-        "select min(last_tick) from pgq.get_consumer_info('q') where consumer_name like 'plain%%'",
-    )
+    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'plain')")
     last = ops.insert_ticked(root.conn, "q", "d")
     wait_until(lambda: one.state["last_tick_id"] == last)
     after.register(at_tick=tick)
     after.run(until_empty=True)
-    # A group keeps the order of each key only.
-    assert sorted(map(str, after.seen)) == list("abcd")
+    assert after.seen == list("abcd")
+
+
+def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: list[Node]) -> None:
+    root, one, _ = nodes
+    before, after = Grouped(root.dsn), Grouped(one.dsn)
+    before.seen = after.seen = []
+    before.register()
+    ops.insert_ticked(root.conn, "q", *"abcdefgh")
+    assert before.run_once()
+    partitions = root.conn.execute(
+        "select consumer_name, last_tick from pgq.get_group_partitions('q', 'grouped')"
+    ).fetchall()
+    ticks = {tick for _, tick in partitions}
+    assert len(ticks) == 2
+    last = ops.insert_ticked(root.conn, "q", "i")
+    wait_until(lambda: one.state["last_tick_id"] == last)
+    after.register(at_tick=min(ticks))
+    for place in partitions:
+        one.conn.execute("select pgq.register_consumer_at('q', %s, %s)", place)
+    after.run(until_empty=True)
+    # It keeps the order of each key only.
+    assert sorted(map(str, after.seen)) == list("abcdefghi")
 
 
 class Remote(pgqpy.RemoteConsumer):

@@ -6,13 +6,20 @@ Most tests call the reader as Spark does, one method after the other; the last o
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql.types import StructType
 
 import pgqpy
 from pgqpy.embedded import Server
@@ -20,7 +27,7 @@ from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap
 from pgqpy.models import Start
 from pgqpy.shards import HASHES
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
-from pgqpy_consumers.spark._options import StreamOptions
+from pgqpy_consumers.spark._options import InvalidOption, ReadOptions, StreamOptions
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
@@ -129,6 +136,11 @@ def plan(reader: ShardsStreamReader, start: Place | None = None) -> tuple[Place,
     return start, json.loads(json.dumps(end))
 
 
+def next_batch(reader: ShardsStreamReader, end: Place) -> tuple[Place, Place]:
+    """The next micro-batch, when there is one."""
+    return wait_until(lambda: [b for b in [plan(reader, end)] if b != (end, end)])[0]  # type: ignore[no-any-return]
+
+
 def rest(reader: ShardsStreamReader, end: Place) -> list[list[str]]:
     """The events of all micro-batches that are to come, of which there are few."""
     seen = []
@@ -200,7 +212,7 @@ def test_a_limit_of_events_is_shared_by_need(reader: MakeReader, shards: Shards)
     assert [len(each) for each in rest(stream, end)] == [6, 3]
 
 
-def test_a_shard_that_joins_begins_at_its_start_and_one_that_leaves_is_drained(
+def test_a_shard_that_joins_begins_at_its_consumer_or_start_and_one_that_leaves_is_drained(
     reader: MakeReader, shards: Shards
 ) -> None:
     shards.produce("c", "before")
@@ -213,6 +225,10 @@ def test_a_shard_that_joins_begins_at_its_start_and_one_that_leaves_is_drained(
     start, end = plan(stream, end)
     assert sorted(end["shards"]) == ["a", "c"]
     assert payloads(stream, start, end) == []
+    shards.produce("b", "again")
+    shards.map("a", "b", "c")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["b:again"]
     # A map that cannot be read changes nothing.
     shards.path.write_text("[shards")
     assert plan(stream, end) == (end, end)
@@ -242,15 +258,42 @@ def test_events_that_moved_wait_for_the_ticks_before_them(
     stream = reader(maxTicksPerTrigger="1")
     _, end = plan(stream)
     shards.produce("b", "old 1")
-    tick = shards.produce("b", "old 2")
+    shards.produce("b", "old 2")
+    tick = shards.produce("b", "old 3")
     # It has got keys of b, and the map does not say so yet.
     shards["a"].execute("select pgq.set_shard(%s, 'a', 2, true)", [QUEUE])
     shards.produce("a", "new 1")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["b:old 1"]
+    # Nor does it count as drained if it leaves the map.
+    shards.map("b")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["b:old 2"]
+    assert "a" in end["shards"]
     shards.versions["a"] = 2
     shards.map("b", "a", a={"b": tick})
-    assert rest(stream, end) == [["b:old 2"], ["a:new 1"]]
+    assert rest(stream, end) == [["b:old 3"], ["a:new 1"]]
+
+
+def test_a_database_that_is_another_shard_is_refused(reader: MakeReader, shards: Shards) -> None:
+    stream = reader()
+    _, end = plan(stream)
+    shards["b"].execute("select pgq.set_shard(%s, 'c', 1, true)", [QUEUE])
+    shards.produce("b", "1")
+    with pytest.raises(InvalidShardMap, match="shard 'b': this database is that of shard 'c'"):
+        plan(stream, end)
+
+
+def test_a_shard_is_read_where_the_map_has_it_now(reader: MakeReader, shards: Shards) -> None:
+    stream = reader()
+    _, end = plan(stream)
+    shards.dsns["b"] = make_conninfo(shards.dsns["b"], connect_timeout=7)
+    shards.map("a", "b")
+    shards.produce("b", "1")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["b:1"]
+    for partition in stream.partitions(start, end):
+        assert "connect_timeout=7" in partition.source.conninfo  # type: ignore[attr-defined]
 
 
 def test_a_stream_of_one_database_goes_on_as_one_of_shards(
@@ -304,6 +347,9 @@ def test_the_others_go_on_without_a_shard_that_is_down_and_nothing_of_it_is_skip
     mortal_shard.restart()
     stream = reader(onShardDown="wait")
     _, end = plan(stream)
+    shards.produce("c", "0")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["c:0"]
     shards.produce("c", "1")
     mortal_shard.kill()
     shards.produce("a", "2")
@@ -317,16 +363,49 @@ def test_the_others_go_on_without_a_shard_that_is_down_and_nothing_of_it_is_skip
     shards.produce("a", "3")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a:3"]
+    # Also if it leaves the map meanwhile.
+    shards.map("a")
+    shards.produce("a", "4")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["a:4"]
     mortal_shard.restart()
-    shards.produce("c", "4")
-    while (batch := plan(stream, end)) == (end, end):
-        pass
-    start, end = batch
-    assert payloads(stream, start, end) == ["c:1", "c:4"]
+    shards.produce("c", "5")
+    start, end = next_batch(stream, end)
+    assert payloads(stream, start, end) == ["c:1", "c:5"]
+
+
+def test_a_shard_that_does_not_answer_is_as_one_that_is_down(
+    reader: MakeReader, shards: Shards, mortal_shard: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = reader(onShardDown="wait")
+    _, end = plan(stream)
+    shards.produce("c", "1")
+    start, end = plan(stream, end)
+    stream.stop()
+    shards.produce("a", "2")
+    monkeypatch.setattr("pgqpy_consumers.spark._shards_stream.GRACE", 0.1)
+
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.callback(os.kill, mortal_shard.pid, signal.SIGCONT)
+        # What is planned already waits for it, also behind a call that it has not answered.
+        stream = reader(onShardDown="wait")
+        os.kill(mortal_shard.pid, signal.SIGSTOP)
+        pool.submit(stream.prepareForTriggerAvailableNow).result()
+        repeated = pool.submit(payloads, stream, start, end)
+        wait_until(repeated.running)
+        os.kill(mortal_shard.pid, signal.SIGCONT)
+        assert repeated.result() == ["c:1"]
+        # The others go on.
+        stream.stop()
+        stream = reader(onShardDown="wait")
+        conn = shards["c"]
+        with conn.transaction():
+            conn.execute("lock table pgq.queue")
+            assert payloads(stream, *pool.submit(next_batch, stream, end).result()) == ["a:2"]
 
 
 def test_a_planned_micro_batch_waits_for_its_shard(
-    reader: MakeReader, shards: Shards, mortal_shard: Server
+    reader: MakeReader, shards: Shards, mortal_shard: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = reader(onShardDown="wait")
     start, _ = plan(stream)
@@ -336,15 +415,40 @@ def test_a_planned_micro_batch_waits_for_its_shard(
     partitions = stream.partitions(start, end)
     mortal_shard.kill()
 
-    def planned_and_read() -> list[str]:
-        found = payloads(stream, start, end)
-        return found + [str(b.num_rows) for each in partitions for b in stream.read(each)]
+    def read() -> list[int]:
+        return [rows.num_rows for each in partitions for rows in stream.read(each)]
 
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(planned_and_read)
-        assert not found.done()
+    with ThreadPoolExecutor(2) as pool:
+        planned = pool.submit(payloads, stream, start, end)
+        reading = pool.submit(read)
+        # An executor waits, and so does the driver.
+        wait_until(lambda: reading.done() or f"{gethostname()} cannot connect" in caplog.text)
+        gave_up = planned.done()
         mortal_shard.restart()
-        assert found.result() == ["a:1", "c:2", "1", "1"]
+        assert not gave_up
+        assert planned.result() == ["a:1", "c:2"]
+        assert reading.result() == [1, 1]
+
+
+def test_what_comes_after_the_start_is_not_available_now(
+    reader: MakeReader, shards: Shards, mortal_shard: Server
+) -> None:
+    stream = reader()
+    _, end = plan(stream)
+    stream.stop()
+    shards.produce("a", "1")
+    shards.produce("c", "1")
+    mortal_shard.kill()
+    stream = reader(onShardDown="wait")
+    stream.prepareForTriggerAvailableNow()
+    mortal_shard.restart()
+    for shard in "abc":
+        shards.produce(shard, "too late")
+    shards.map("a", "b", "c")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["a:1"]
+    for _ in range(5):
+        assert plan(stream, end) == (end, end)
 
 
 def test_by_default_a_shard_that_is_down_is_an_error(
@@ -359,6 +463,72 @@ def test_by_default_a_shard_that_is_down_is_an_error(
     mortal_shard.kill()
     with pytest.raises(ConnectionFailed, match="shard 'c'"):
         plan(stream, start)
+
+
+# --- errors of a reader
+
+
+def test_a_shard_that_left_since_the_dataframe_was_made_is_named(shards: Shards) -> None:
+    from pgqpy_consumers.spark._shards import SHARDS_SCHEMA, ShardsReader, pin_shards
+
+    options = ReadOptions.parse({"shards": str(shards.path), "queue": QUEUE})
+    reader = ShardsReader(options, SHARDS_SCHEMA, pin_shards(options))
+    shards.map("a")
+    with pytest.raises(InvalidShardMap, match="shard 'b' has left the map"):
+        reader.partitions()
+    with pytest.raises(InvalidOption, match="column shard is of type int"):
+        ShardsReader(options, StructType().add("shard", "integer"), {})
+
+
+# --- the loops of a consumer
+
+
+class Delivering(pgqpy.Consumer):
+    queue = QUEUE
+    consumer = CONSUMER
+    start = "first"
+    deliver: Callable[[pgqpy.Connection, pgqpy.Batch], None]
+
+    def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+        self.deliver(conn, batch)
+
+
+def test_loops_end_when_their_call_is_interrupted_or_the_process_told_to_stop(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgqpy_consumers.spark._shards_consumer import Batches, Conns, Deliver, ShardLoops
+
+    monkeypatch.setattr("pgqpy_consumers.spark._shards_consumer.GATHER", 0.0)
+    calls: list[list[str]] = []
+
+    def opened(name: str) -> object:
+        return ops.value(
+            shards[name], "select current_batch from pgq.get_consumer_info(%s, %s)", QUEUE, CONSUMER
+        )
+
+    def make(_: str, dsn: str, deliver: Deliver) -> Delivering:
+        made = Delivering(dsn)
+        made.deliver = deliver
+        return made
+
+    def process(conns: Conns, batches: Batches) -> None:
+        calls.append([*batches])
+        if len(calls) == 1:
+            # Another loop waits, or will.
+            for name in "ab":
+                wait_until(partial(opened, name))
+            raise KeyboardInterrupt
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    for name in "ab":
+        shards.produce(name, "1")
+    loops = ShardLoops(str(shards.path), make, process)
+    with pytest.raises(KeyboardInterrupt):
+        loops.run()
+    assert len(calls) == 1
+    loops.run()
+    assert len(calls) > 1
 
 
 # --- in Spark
