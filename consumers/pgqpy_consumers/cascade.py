@@ -25,7 +25,7 @@ class Config:
     )
     batch_size: int = setting(
         "The approximate number of events a transaction, when a node is behind.",
-        default=50_000,
+        default=200_000,
         at_least=1,
     )
     at_once: int = setting(

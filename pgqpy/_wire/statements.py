@@ -163,7 +163,8 @@ def copy_out(
     )
 
 
-def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
+@lru_cache
+def copy_in(table: str, columns: tuple[str, ...] = NEW_EVENT_COLUMNS) -> bytes:
     """Return the COPY for rows of `encode_event`; the table is current_event_table's."""
     return (
         sql.SQL(_COPY_IN)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch import fetch
@@ -26,6 +28,8 @@ class Provider:
         self.database = database
         self._queue = queue
         self.checked = False
+        self._untold: int | None = None
+        self._tell_at = 0.0
 
     def next(
         self, conn: Connection, state: NodeState, position: int, most_events: int
@@ -41,15 +45,27 @@ class Provider:
         rows = fetch(conn, statements.NEXT_TICKS, wanted)
         return [Tick(*row) for row in rows]
 
-    def finish(self, conn: Connection, consumer: str, tick: Tick) -> None:
-        """Tell it that the node has everything up to the tick."""
+    def finish(self, conn: Connection, consumer: str, tick: Tick, *, more: bool = False) -> None:
+        """Tell it that the node has everything up to the tick.
+
+        If there is more to copy, it is told four times a second, and the rest by `settle`.
+        """
         if tick.batch is not None:
             fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
-        self.stand(conn, consumer, tick.id)
+        self._untold = tick.id
+        if not more or monotonic() >= self._tell_at:
+            self.settle(conn, consumer)
+
+    def settle(self, conn: Connection, consumer: str) -> None:
+        """Tell it what it was not told yet."""
+        if self._untold is not None:
+            self.stand(conn, consumer, self._untold)
 
     def stand(self, conn: Connection, consumer: str, tick: int) -> None:
         """Move the node's position in the provider's queue."""
+        self._untold = None
+        self._tell_at = monotonic() + 0.25
         capable = self.database.capable(conn)
         if not capable["copies"]:
             self._register(conn, consumer, tick)

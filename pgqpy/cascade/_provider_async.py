@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch_async import async_fetch
@@ -23,6 +25,8 @@ class AsyncProvider:
         self.database = database
         self._queue = queue
         self.checked = False
+        self._untold: int | None = None
+        self._tell_at = 0.0
 
     async def next(
         self, conn: AsyncConnection, state: NodeState, position: int, most_events: int
@@ -38,15 +42,29 @@ class AsyncProvider:
         rows = await async_fetch(conn, statements.NEXT_TICKS, wanted)
         return [Tick(*row) for row in rows]
 
-    async def finish(self, conn: AsyncConnection, consumer: str, tick: Tick) -> None:
-        """Tell it that the node has everything up to the tick."""
+    async def finish(
+        self, conn: AsyncConnection, consumer: str, tick: Tick, *, more: bool = False
+    ) -> None:
+        """Tell it that the node has everything up to the tick.
+
+        If there is more to copy, it is told four times a second, and the rest by `settle`.
+        """
         if tick.batch is not None:
             await async_fetch(conn, statements.FINISH_BATCH, (tick.batch,))
             return
-        await self.stand(conn, consumer, tick.id)
+        self._untold = tick.id
+        if not more or monotonic() >= self._tell_at:
+            await self.settle(conn, consumer)
+
+    async def settle(self, conn: AsyncConnection, consumer: str) -> None:
+        """Tell it what it was not told yet."""
+        if self._untold is not None:
+            await self.stand(conn, consumer, self._untold)
 
     async def stand(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
         """Move the node's position in the provider's queue."""
+        self._untold = None
+        self._tell_at = monotonic() + 0.25
         capable = await self.database.capable(conn)
         if not capable["copies"]:
             await self._register(conn, consumer, tick)

@@ -220,6 +220,7 @@ class CascadedWorker(Stoppable):
             if not ticks:
                 raise error
         if not ticks:
+            provider.settle(source, state.consumer)
             self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
@@ -238,12 +239,14 @@ class CascadedWorker(Stoppable):
             with node.pipeline():
                 node.execute(statements.COMPLETED, completed)
                 node.execute(b"commit")
-        provider.finish(source, state.consumer, ticks[-1])
+        known = self._subscription
+        more = known is not None and not known.up_to_date(ticks[-1].id)
+        provider.finish(source, state.consumer, ticks[-1], more=more)
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
         self._report(node, provider, source, state)
-        return self._subscription is None or not self._subscription.up_to_date(ticks[-1].id)
+        return more or known is None
 
     def _copy(self, node: Connection, source: Connection, ticks: Sequence[Tick]) -> list[bytes]:
         """Copy ticks and their events, without decoding them; return rows that may be for the

@@ -217,6 +217,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             if not ticks:
                 raise error
         if not ticks:
+            await provider.settle(source, state.consumer)
             await self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
@@ -235,12 +236,14 @@ class AsyncCascadedWorker(AsyncStoppable):
             async with node.pipeline():
                 await node.execute(statements.COMPLETED, completed)
                 await node.execute(b"commit")
-        await provider.finish(source, state.consumer, ticks[-1])
+        known = self._subscription
+        more = known is not None and not known.up_to_date(ticks[-1].id)
+        await provider.finish(source, state.consumer, ticks[-1], more=more)
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
         await self._report(node, provider, source, state)
-        return self._subscription is None or not self._subscription.up_to_date(ticks[-1].id)
+        return more or known is None
 
     async def _copy(
         self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick]

@@ -37,9 +37,9 @@ def die(here):
 
 finish, control, copy = _provider.Provider.finish, worker.statements.controls, worker.copy_in
 
-def dying_finish(*arguments):
+def dying_finish(*arguments, **options):
     die("before finish")
-    finish(*arguments)
+    finish(*arguments, **options)
     die("after finish")
 
 def dying_controls(*arguments, **options):

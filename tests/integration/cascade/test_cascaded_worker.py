@@ -118,7 +118,7 @@ def test_goes_on_after_a_tick_that_the_provider_has_forgotten_before_it_was_told
     wait_until(lambda: ops.value(root.conn, "select ticks from pgq.ticker_round()"))
     assert root.ticks()[-1][3], "it is not early"
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, more: bool) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
