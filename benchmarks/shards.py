@@ -2,8 +2,9 @@
 
 pgbench inserts into each shard as fast as it can, an event a transaction, with 8 clients in all; a
 ticker for each, and one process that reads all shards. All of them share two cores, so the total
-cannot grow with the shards; it must not shrink. The processor time of an event, by part, and its
-WAL say what servers of their own would carry: see docs/scaling.md.
+cannot grow with the shards: it shrinks, as each server has its own work for fewer events. The
+processor time of an event with one, by part, and its WAL say what servers of their own would
+carry: see docs/scaling.md.
 """
 
 from __future__ import annotations
