@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgqpy import errors
-from pgqpy.cascade import CascadedWorker
+from pgqpy import Connection, errors
+from pgqpy._runtime.listener import Subscription
+from pgqpy.cascade import CascadedWorker, _provider
 from pgqpy.cascade._provider import Provider
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
@@ -132,6 +133,43 @@ def test_goes_on_after_a_tick_that_the_provider_has_forgotten_before_it_was_told
     branch.catch_up()
     assert ops.drain(branch.conn, "q", "c") == ["b", "d"]
     assert branch.ticks()[-1] == root.ticks()[-1]
+
+
+@pytest.mark.parametrize(
+    ("seen", "mine", "snapshot"),
+    [
+        ("100:100:", "{100,102}", "101:103:101"),  # began beside the copy
+        ("90:100:90,95", "{100}", "90:101:90,95"),
+        ("90:105:90,100,104", "{100,106}", "90:107:90,104,105"),
+        ("100:105:100", "{100}", "105:105:"),
+    ],
+)
+def test_a_copied_tick_sees_its_own_ids_and_none_that_may_end_later(
+    root: Node, seen: str, mine: str, snapshot: str
+) -> None:
+    copied = "select pgq._snapshot_with(%s::txid_snapshot, %s)::text"
+    assert ops.value(root.conn, copied, seen, mine) == snapshot
+
+
+def test_a_provider_is_told_in_the_end_though_it_was_not_told_of_each_tick(
+    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Subscription, "up_to_date", lambda *_: False)
+    monkeypatch.setattr(_provider, "monotonic", lambda: 0.0)
+    told: list[int] = []
+    stand = Provider.stand
+
+    def note(provider: Provider, conn: Connection, consumer: str, tick: int) -> None:
+        told.append(tick)
+        stand(provider, conn, consumer, tick)
+
+    monkeypatch.setattr(Provider, "stand", note)
+    monkeypatch.setattr(CascadedWorker, "batch_size", 1)
+    ticks = [ops.insert_ticked(root.conn, "q", data) for data in "abc"]
+    branch.catch_up()
+    assert len(told) == 2 < len(ticks)
+    position = "select last_tick from pgq.get_consumer_info('q', 'branch_worker')"
+    assert ops.value(root.conn, position) == told[-1] == root.ticks()[-1][0]
 
 
 def test_what_a_consumer_of_the_root_retries_is_not_copied(root: Node, branch: Node) -> None:
