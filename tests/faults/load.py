@@ -18,7 +18,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
 QUEUE, CONSUMER = "load", "effects"
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 TABLES = """
 create table app (data text primary key, xid bigint not null default txid_current());

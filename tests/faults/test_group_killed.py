@@ -98,7 +98,7 @@ class Traffic:
 
 
 def all_in_order(conn: Connection, rounds: int) -> None:
-    eventually(conn, "select count(*) >= %s from effect", rounds * KEYS, patience=4 * PATIENCE)
+    eventually(conn, "select count(*) >= %s from effect", rounds * KEYS, patience=3 * PATIENCE)
     found = conn.execute("select key, array_agg(n order by nr) from effect group by key").fetchall()
     assert dict(found) == {f"k{key}": list(range(rounds)) for key in range(1, KEYS + 1)}
 
@@ -115,7 +115,7 @@ def test_workers_that_are_killed_lose_and_double_nothing_and_keep_the_order(
             process = alive.pop(name)
             # Somewhere in a batch, if it has had a partition by now.
             before = ops.value(conn, "select count(*) from effect")
-            eventually(conn, "select count(*) > %s from effect", before, patience=4 * PATIENCE)
+            eventually(conn, "select count(*) > %s from effect", before, patience=3 * PATIENCE)
             process.kill()
             if turn % 2:
                 group.resize_group("test_queue", GROUP, rng.randint(1, 9))
@@ -125,7 +125,7 @@ def test_workers_that_are_killed_lose_and_double_nothing_and_keep_the_order(
             conn,
             "select count(distinct worker) = 3 from effect where worker = any(%s)",
             list(alive),
-            patience=4 * PATIENCE,
+            patience=3 * PATIENCE,
         )
     all_in_order(conn, traffic.rounds)
     assert group.get_parked_keys("test_queue", GROUP) == []
@@ -147,7 +147,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_cannot_commit(
         conn,
         "select count(*) = 5 from pgq.get_group_partitions('test_queue', 'group')"
         " where worker = 'second'",
-        patience=4 * PATIENCE,
+        patience=3 * PATIENCE,
     )
     all_in_order(conn, 1)
     first.process.send_signal(signal.SIGCONT)
@@ -155,7 +155,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_cannot_commit(
     eventually(
         conn,
         "select count(distinct worker) = 2 from pgq.get_group_partitions('test_queue', 'group')",
-        patience=4 * PATIENCE,
+        patience=3 * PATIENCE,
     )
     send(conn, range(1, 4))
     ops.tick(conn, queue)

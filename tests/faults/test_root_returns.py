@@ -77,7 +77,7 @@ def test_a_root_that_comes_back_refuses_producers_within_seconds_and_shows_its_r
         taken.append("rest")
         return False
 
-    wait_until(refused, patience=15)
+    wait_until(refused)
     told = "node a is an old root of queue q: b has taken over"
     wait_until(lambda: told in (tmp_path / "a.log").read_text())
     rest = cli.json_lines("node", "rest", QUEUE, "a", "--dsn", servers["b"].dsn)

@@ -40,7 +40,7 @@ def test_rows_are_done_once_whichever_process_is_killed(
         return run_python(WORKER, dsn, 1 + 9 * (number % 2))
 
     def await_sent(number: int) -> None:
-        eventually(conn, "select count(*) >= %s from sent", number, patience=4 * PATIENCE)
+        eventually(conn, "select count(*) >= %s from sent", number, patience=3 * PATIENCE)
 
     conn.execute("create table mail (id int primary key)")
     # Whatever is done twice is an error here, and the row would never be done.

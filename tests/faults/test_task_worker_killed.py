@@ -96,7 +96,7 @@ def tasks(conn: Connection) -> Tasks:
 
 
 def all_done(conn: Connection) -> None:
-    eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=8 * PATIENCE)
+    eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=3 * PATIENCE)
 
 
 def effects(conn: Connection) -> Counter[int]:
@@ -131,7 +131,7 @@ def test_workers_with_much_to_do_take_over_what_a_killed_one_had_before_they_are
     others[0].hear("settled")
     first.process.send_signal(signal.SIGKILL)
     eventually(
-        conn, "select count(*) > 0 from effect where task_id = %s", had, patience=8 * PATIENCE
+        conn, "select count(*) > 0 from effect where task_id = %s", had, patience=3 * PATIENCE
     )
     waiting = conn.execute("select count(*) from pgq_task.tasks where status = 'available'")
     assert waiting.fetchall()[0][0] > 0
@@ -244,7 +244,7 @@ def test_workers_killed_at_random_lose_and_double_nothing(
             conn,
             "select count(*) > %s from effect",
             done + rng.randrange(100),
-            patience=4 * PATIENCE,
+            patience=3 * PATIENCE,
         )
         alive.pop(rng.randrange(len(alive))).process.send_signal(signal.SIGKILL)
         alive.append(start(way))

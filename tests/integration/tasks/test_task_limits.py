@@ -429,7 +429,7 @@ def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, ds
     for key in "abc":
         push(tasks, key, 20)
     workers: list[Forked] = []
-    deadline = time.monotonic() + 5 * PATIENCE
+    deadline = time.monotonic() + 3 * PATIENCE
     before = 60
     chance = random.Random(1)
     try:

@@ -19,11 +19,16 @@ from tests.fixtures.task_ops import finish
 
 PUSH = "select pgq_task.push('tasks', '1')"
 CLAIM = "select id, version from pgq_task.claim('{tasks}', %s, interval '1 second', 3)"
+DRAIN = "select id, version from pgq_task.claim('{tasks}', 'drain', interval '1 hour', 100)"
 COUNT = "select count(*) from pgq_task.task"
+MOST = 2_000
 
 
 class Load:
-    """Pushes, claims, finishes, dies and sweeps on some connections."""
+    """Pushes, claims, finishes, dies and sweeps on some connections.
+
+    It pushes as many tasks as can be drained in a moment, however long a dump takes.
+    """
 
     def __init__(self, dsn: str) -> None:
         self.stopping = threading.Event()
@@ -36,7 +41,9 @@ class Load:
 
     def push(self, dsn: str, name: str) -> None:
         with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as conn:
-            while not self.stopping.is_set():
+            for _ in range(MOST):
+                if self.stopping.is_set():
+                    break
                 conn.execute(PUSH)
 
     def work(self, dsn: str, name: str) -> None:
@@ -81,7 +88,7 @@ def drain(conn: Connection) -> int:
     def nothing_left() -> bool:
         nonlocal found
         conn.execute("select pgq_task.sweep()")
-        claimed = conn.execute(CLAIM, ["drain"]).fetchall()
+        claimed = conn.execute(DRAIN).fetchall()
         finish(conn, *claimed, claimant="drain")
         found += len(claimed)
         return bool(ops.value(conn, COUNT) == 0)

@@ -258,7 +258,7 @@ def test_connections_that_break_lose_nothing_and_double_nothing_in_transactions(
                 " where application_name = %s",
                 [f"pgqpy {worker.name}"[:63]],
             )
-        eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=4 * PATIENCE)
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=3 * PATIENCE)
     assert Counter(effects(conn)) == dict.fromkeys(map(str, range(250)), 1)
 
 
