@@ -23,6 +23,7 @@ from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
 from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.event import Event
 
 
 class CascadedConsumer(SerialConsumer):
@@ -107,10 +108,24 @@ class CascadedConsumer(SerialConsumer):
         with suppress(PgqError):
             self._leave(state.provider_location)
 
+    def process_remote_batch(self, conn: Connection, batch: Batch, target: Connection) -> None:
+        """Apply a batch as an RemoteConsumer does.
+
+        The default leaves out the events by which nodes tell each other of themselves, unless
+        ``event_types`` names them.
+        """
+
+        def process(event: Event) -> None:
+            if self.event_types is not None or not (event.type or "").startswith("pgq."):
+                self.process_remote_event(target, event)
+
+        self._process_each(target, batch, self._traced(batch, process))
+
     # --- helpers
 
     def _check(self) -> None:
         super()._check()
+        self._check_way(CascadedConsumer, "process_remote_batch", "process_remote_event")
         if self.read_dsn is not None:
             raise InvalidConsumer(
                 f"{type(self).__name__} can change its provider, and a standby is that of one node",

@@ -20,6 +20,7 @@ from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
 from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.event import Event
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -106,10 +107,26 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         with suppress(PgqError):
             await self._leave(state.provider_location)
 
+    async def process_remote_batch(
+        self, conn: AsyncConnection, batch: AsyncBatch, target: AsyncConnection
+    ) -> None:
+        """Apply a batch as an AsyncRemoteConsumer does.
+
+        The default leaves out the events by which nodes tell each other of themselves, unless
+        ``event_types`` names them.
+        """
+
+        async def process(event: Event) -> None:
+            if self.event_types is not None or not (event.type or "").startswith("pgq."):
+                await self.process_remote_event(target, event)
+
+        await self._process_each(target, batch, self._traced(batch, process))
+
     # --- helpers
 
     def _check(self) -> None:
         super()._check()
+        self._check_way(AsyncCascadedConsumer, "process_remote_batch", "process_remote_event")
         if self.read_dsn is not None:
             raise InvalidConsumer(
                 f"{type(self).__name__} can change its provider, and a standby is that of one node",

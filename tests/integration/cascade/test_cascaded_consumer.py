@@ -22,8 +22,7 @@ class Seen(CascadedConsumer):
     poll_interval = 0.01
 
     def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
-        if event.type == "test":
-            target.execute("insert into seen (data) values (%s)", [event.data])
+        target.execute("insert into seen (data) values (%s)", [event.data])
 
 
 class AsyncSeen(AsyncCascadedConsumer):
@@ -33,8 +32,7 @@ class AsyncSeen(AsyncCascadedConsumer):
     backoff_first = 0.01
 
     async def process_remote_event(self, target: pgqpy.AsyncConnection, event: Event) -> None:
-        if event.type == "test":
-            await target.execute("insert into seen (data) values (%s)", [event.data])
+        await target.execute("insert into seen (data) values (%s)", [event.data])
 
 
 def effects(conn: Connection) -> list[str]:
@@ -58,6 +56,8 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
     consumer = Seen(two.dsn)
     assert consumer.register()
     assert not consumer.register()
+    # Nodes tell each other of it by an event.
+    root.conn.execute("select pgq_node.register_location('q', 'x', 'dbname=x', false)")
     with running(consumer):
         for number in range(30):
             tick = ops.insert_ticked(root.conn, "q", str(number))
@@ -204,7 +204,10 @@ def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: li
 class Remote(pgqpy.RemoteConsumer):
     queue = "q"
     consumer = "seen"
-    process_remote_event = Seen.process_remote_event
+
+    def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
+        if event.type == "test":
+            target.execute("insert into seen (data) values (%s)", [event.data])
 
 
 def test_a_remote_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:

@@ -127,7 +127,7 @@ def test_all_clients_work_again_as_soon_as_the_server_does(
     started = monotonic()
     give_work()
     # It is 0.3 s, where nothing else is under way.
-    assert monotonic() - started < 4
+    assert monotonic() - started < 10
 
 
 @pytest.mark.slow
