@@ -151,10 +151,10 @@ class Batches:
     @property
     def _most_inline(self) -> int:
         """The maximum number of events to get with the batch; -1: none, not even an empty list."""
-        if self.standby is not None:
+        # With the batch come events of all types.
+        if self.standby is not None or self._consumer.event_types is not None:
             return -1
-        # If only some types are wanted, the server must not send the others.
-        return MOST_INLINE if self._consumer.event_types is None else 0
+        return MOST_INLINE
 
     def _made(self, session: Session, row: dict[str, Any], **more: Any) -> Batch:
         """Return the batch of a row; a large one is read on the session's other connection."""

@@ -148,10 +148,10 @@ class AsyncBatches:
     @property
     def _most_inline(self) -> int:
         """The maximum number of events to get with the batch; -1: none, not even an empty list."""
-        if self.standby is not None:
+        # With the batch come events of all types.
+        if self.standby is not None or self._consumer.event_types is not None:
             return -1
-        # If only some types are wanted, the server must not send the others.
-        return MOST_INLINE if self._consumer.event_types is None else 0
+        return MOST_INLINE
 
     async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""

@@ -118,7 +118,8 @@ begin
         return null;
     end if;
     for event in execute i_batch_sql loop
-        room := room - coalesce(pg_catalog.octet_length(event.ev_data), 0)
+        -- Any number of events may have been committed late.
+        room := room - 64 - coalesce(pg_catalog.octet_length(event.ev_data), 0)
                      - coalesce(pg_catalog.octet_length(event.ev_extra1), 0)
                      - coalesce(pg_catalog.octet_length(event.ev_extra2), 0)
                      - coalesce(pg_catalog.octet_length(event.ev_extra3), 0)

@@ -19,6 +19,7 @@ from pgqpy import (
     Batch,
     BatchStats,
     Consumer,
+    CoopConsumer,
     Event,
     Producer,
     RemoteConsumer,
@@ -342,6 +343,31 @@ def test_only_events_of_the_wanted_types_are_sent(
     tick()
     consumer.run(until_empty=True)
     assert counts(conn) == dict.fromkeys(Choosy.event_types, 1)
+
+
+def test_events_that_are_committed_late_are_of_the_wanted_types_too(
+    conn: Connection, connect: Connect, queue: str, tick: Tick, make: Make
+) -> None:
+    """The event sequence says that there are none between the ticks."""
+
+    class Choosy(Counter):
+        event_types = ("wanted",)
+
+    class Workers(Choosy, CoopConsumer):
+        consumer = "workers"
+
+    consumers = make(Choosy), make(Workers)
+    for period in ("ticker_max_lag", "ticker_idle_period"):
+        Admin(conn).set_queue_config(queue, period, "0")
+    with connect(autocommit=False) as late:
+        for event_type in ("wanted", "other"):
+            Producer(queue).insert_event(late, event_type, event_type)
+        tick()
+        late.commit()
+    assert Admin(conn).ticker(queue)
+    for consumer in consumers:
+        consumer.run(until_empty=True)
+    assert counts(conn) == {"wanted": 2}
 
 
 def test_small_ticks_are_collected_up_to_the_batch_size(
