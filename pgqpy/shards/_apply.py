@@ -23,6 +23,11 @@ from pgqpy.shards._map import HASHES, Shard, ShardMap
 #: Seconds between looks whether transactions have ended, or a tick was made.
 _LOOK = 0.02
 
+_LOST = (
+    "Name the file that the last `pgqpy shards apply` has written; if it is lost, copy that of a"
+    " producer or consumer. The first time, name one that does not exist."
+)
+
 Document = dict[str, Any]
 
 
@@ -35,10 +40,7 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
     if possible.
     """
     new = _wanted(wanted)
-    old = None
-    if file.exists():
-        ShardMap.load(file)
-        old = tomllib.loads(file.read_text(encoding="utf-8"))
+    old = _written(file, wanted) if file.exists() else None
     with ExitStack() as stack:
         change = _Change(new, old, stack, say)
         change.prepare()
@@ -63,6 +65,23 @@ def _wanted(path: Path) -> Document:
                 f"{path}: shard {name!r} has a version, or after",
                 hint="Give the map that is wanted; these two are written into the other file.",
             )
+    return document
+
+
+def _written(file: Path, wanted: Path) -> Document:
+    """Return the map that the last change has written. Any other file stays as it is."""
+    if file.samefile(wanted):
+        raise InvalidShardMap(
+            f"{file} is the map that is wanted, and would be overwritten",
+            hint=f"Name another file to write, as in: pgqpy shards apply {wanted} shards.toml",
+        )
+    ShardMap.load(file)
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    if not all("version" in shard for shard in document["shards"].values()):
+        raise InvalidShardMap(
+            f"{file} has shards without version: `pgqpy shards apply` has not written it",
+            hint=_LOST,
+        )
     return document
 
 
@@ -190,7 +209,7 @@ class _Change:
                     raise InvalidShardMap(
                         f"shard {name!r} has version {version} already, but there is no file of a"
                         " map with versions",
-                        hint="Name the file that the last `pgqpy shards apply` has written.",
+                        hint=_LOST,
                     )
         return _Place(conn, version)
 

@@ -399,6 +399,30 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     assert state == [(QUEUE, "a", 1, 0)]
 
 
+def test_a_map_that_apply_has_not_written_is_not_overwritten(shards: Shards, cli: Cli) -> None:
+    shards.apply("a", "b", a=["acme"])
+    shards.apply("a", "b", b=["acme"])
+    by_hand, written = shards.wanted.read_text(), shards.file.read_text()
+    linked = shards.wanted.with_name("linked.toml")
+    linked.symlink_to(shards.wanted)
+    for file in (shards.wanted, linked):
+        refused = cli("shards", "apply", str(shards.wanted), str(file))
+        assert f"{file} is the map that is wanted, and would be overwritten" in refused.stderr
+    shards.file.write_text(by_hand)
+    shards.want("a", "b", a=["acme"])
+    refused = shards.try_apply()
+    assert "has shards without version: `pgqpy shards apply` has not written it" in refused.stderr
+    assert "copy that of a producer or consumer" in refused.stderr
+    assert shards.file.read_text() == by_hand
+    shards.file.write_text(written)
+    assert {each["problem"] for each in checked(cli, shards)} == {None}
+
+
+def checked(cli: Cli, shards: Shards) -> Any:
+    """What `pgqpy shards check` says of each shard."""
+    return json.loads(cli("shards", "check", str(shards.file), "--json").stdout)
+
+
 def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_what_to_wait(
     shards: Shards,
 ) -> None:
@@ -419,13 +443,9 @@ def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli
     shards.apply("a", "b", a=["acme"])
     Seen(shards.dsns["a"]).register()
     send(shards, "a", "acme", 0)
-    check = "shards", "check", str(shards.file)
 
     def state(name: str) -> dict[str, Any]:
-        """What `pgqpy shards check` says of a shard."""
-        return next(
-            each for each in json.loads(cli(*check, "--json").stdout) if each["shard"] == name
-        )
+        return next(each for each in checked(cli, shards) if each["shard"] == name)
 
     shards.want("a", "b", b=["acme"])
     apply = "shards", "apply", str(shards.wanted), str(shards.file)
@@ -460,7 +480,7 @@ def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli
     send(shards, "b", "acme", 2)
     ShardedConsumer(Seen, shards.file).run(until_empty=True)
     assert shards.seen() == {"acme": [0, 1, 2]}
-    assert cli.ok(*check).count(" 50.0 %") == 2
+    assert cli.ok("shards", "check", str(shards.file)).count(" 50.0 %") == 2
 
 
 def test_a_queue_is_split_over_shards_and_merged_again(
