@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from time import sleep
 from typing import Any
 
@@ -46,7 +47,7 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
         change.prepare()
         change.stop_writers()
         change.copy_consumers()
-        _write(file, change.document)
+        _write(file, change.document, like=file if file.exists() else wanted)
         change.let_write()
     return ShardMap.load(file)
 
@@ -326,8 +327,9 @@ def _merged(new: Document, old: Document) -> Document:
     return {"queue": new["queue"], "shards": copied}
 
 
-def _write(file: Path, document: Document) -> None:
-    """Replace the file at once: a reader has the old one or the new one."""
+def _write(file: Path, document: Document, *, like: Path) -> None:
+    """Replace the file at once: a reader has the old one or the new one. As it may have passwords,
+    it can be read by those who can read the other file, at no time by others."""
     lines = [
         "# Written by `pgqpy shards apply`; change the map that it is given.",
         f"queue = {json.dumps(document['queue'])}",
@@ -336,9 +338,11 @@ def _write(file: Path, document: Document) -> None:
         lines.append(f"\n[shards.{json.dumps(name)}]")
         lines += [f"{key} = {_toml(value)}" for key, value in shard.items() if value != {}]
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if file.exists():
-        temporary.chmod(file.stat().st_mode)
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write("\n".join(lines) + "\n")
+    temporary.chmod(S_IMODE(like.stat().st_mode))
     temporary.replace(file)
 
 

@@ -418,6 +418,28 @@ def test_a_map_that_apply_has_not_written_is_not_overwritten(shards: Shards, cli
     assert {each["problem"] for each in checked(cli, shards)} == {None}
 
 
+def test_the_written_map_can_be_read_by_no_others_than_the_one_with_its_passwords(
+    shards: Shards,
+) -> None:
+    shards.want("a", "b")
+    shards.wanted.chmod(0o600)
+    modes = []
+    umask = os.umask(0)
+    temporary = shards.file.with_name(f".{shards.file.name}.{os.getpid()}")
+    temporary.touch()  # by another user, and kept open
+    try:
+        with temporary.open() as early:
+            for mode in (None, 0o640):
+                if mode:
+                    shards.file.chmod(mode)
+                assert shards.try_apply().exit_code == 0
+                modes.append(shards.file.stat().st_mode & 0o777)
+            assert early.read() == ""
+    finally:
+        os.umask(umask)
+    assert modes == [0o600, 0o640]
+
+
 def checked(cli: Cli, shards: Shards) -> Any:
     """What `pgqpy shards check` says of each shard."""
     return json.loads(cli("shards", "check", str(shards.file), "--json").stdout)
