@@ -57,7 +57,7 @@ def _wanted(path: Path) -> Document:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidShardMap(f"cannot read {path}: {error}") from error
-    wanted = ShardMap.parse(document)
+    wanted = ShardMap.of_file(document)
     if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
     for name, shard in document["shards"].items():
@@ -104,8 +104,8 @@ class _Change:
         self.queue: str = new["queue"]
         self._say = say
         self._is_first = old is None
-        self._old = ShardMap.parse(old) if old is not None else None
-        self._new = ShardMap.parse(new)
+        self._old = ShardMap.of_file(old) if old is not None else None
+        self._new = ShardMap.of_file(new)
         #: The new file, of which versions and ticks are not final before they are known.
         self.document = _merged(new, old or {"shards": {}})
         self._moves = set(moves(self._old, self._new)) if self._old is not None else set()
@@ -117,7 +117,7 @@ class _Change:
         """Connect to all databases, and check that the change is possible."""
         if self._old is not None:
             self._old.check_queue(self.queue)
-        for shard in ShardMap.parse(
+        for shard in ShardMap.of_file(
             self.document | {"shards": self._without_after()}
         ).shards.values():
             self._places[shard.name] = self._place(shard)
@@ -250,7 +250,7 @@ class _Change:
     def _break_cycles(self) -> None:
         """Leave out ticks that all consumers have finished, if shards waited for each other."""
         try:
-            ShardMap.parse(self.document)
+            ShardMap.of_file(self.document)
         except InvalidShardMap:
             for gainer, shard in self.document["shards"].items():
                 for loser, tick in [*shard.get("after", {}).items()]:
@@ -258,7 +258,7 @@ class _Change:
                     if not moves_now and self._all_finished(self._places[loser].conn, tick):
                         del shard["after"][loser]
             try:
-                ShardMap.parse(self.document)
+                ShardMap.of_file(self.document)
             except InvalidShardMap as error:
                 raise InvalidShardMap(
                     f"keys would move back before all consumers have read them: {error.message}",

@@ -102,6 +102,19 @@ def test_rows_are_read_as_a_map() -> None:
         ShardMap.from_rows([rows[0], rows[0]])
 
 
+def test_rows_read_no_environment_variables_and_values_of_files_are_not_filled_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may be written by roles that must not know what is in the environment of readers."""
+    monkeypatch.setenv("SECRET", "hid${DEN}")
+    row = {"name": "a", "dsn": "host=evil.example user=${SECRET}", "hashes": [0, HASHES]}
+    with pytest.raises(InvalidShardMap, match=r"'a': environment variables, as \${SECRET}, are"):
+        ShardMap.from_rows([row])
+    file = tmp_path / "shards.toml"
+    file.write_text(f"[shards.a]\ndsn = '{row['dsn']}'\nhashes = [0, {HASHES}]")
+    assert ShardMap.load(file).shards["a"].dsn.endswith("user=hid${DEN}")
+
+
 @pytest.mark.parametrize(
     ("shards", "wrong"),
     [
