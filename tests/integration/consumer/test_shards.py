@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, LiteralString
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -346,6 +348,43 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     second.send_signal(signal.SIGTERM)
     assert second.wait(60) == 0
     assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+
+
+class Looking(ShardedConsumer):
+    """Looks at each batch whether others wait for shards."""
+
+    looks = 0
+
+    def may_look(self) -> bool:
+        self.looks += 1
+        return True
+
+
+def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> None:
+    shards.apply("a", "b", "c")
+    with shards.connect("a") as conn:
+        conn.execute(
+            "do $$ begin if to_regrole('test_no_reader') is null then create role test_no_reader"
+            " login; end if; end $$"
+        )
+    consumer = Looking(Seen, shards.file)
+    with running(consumer), ExitStack() as stack:
+
+        def wait_for_shards(*numbers: str, **user: str) -> None:
+            for dsn in shards.dsns.values():
+                for number in numbers:
+                    name = f"pgqpy waits {crc32(b'seen')} {number}"
+                    named = make_conninfo(dsn, application_name=name, **user)
+                    stack.enter_context(psycopg.connect(named))
+
+        wait_for_shards("0", "-9", "boom", "99999999999", user="test_no_reader")
+        wait_for_shards("-9", "boom", "99999999999")
+        wait_until(lambda: consumer.claimed == 3)
+        before = consumer.looks
+        wait_until(lambda: consumer.looks > before + 12)
+        assert consumer.claimed == 3
+        wait_for_shards("0")
+        wait_until(lambda: consumer.claimed < 3)
 
 
 def test_a_map_may_be_in_a_table(shards: Shards) -> None:
