@@ -45,6 +45,7 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
     with ExitStack() as stack:
         change = _Change(new, old, stack, say)
         change.prepare()
+        change.remove_drained()
         change.stop_writers()
         change.copy_consumers()
         _write(file, change.document, like=file if file.exists() else wanted)
@@ -111,6 +112,9 @@ class _Change:
         self._moves = set(moves(self._old, self._new)) if self._old is not None else set()
         self._losers = sorted({loser for loser, _ in self._moves})
         self._places: dict[str, _Place] = {}
+        #: The databases of shards that are drained, and what to say of those without keys.
+        self._drained: list[Connection] = []
+        self._removals: list[str] = []
         self._stack = stack
 
     def prepare(self) -> None:
@@ -122,7 +126,7 @@ class _Change:
         ).shards.values():
             self._places[shard.name] = self._place(shard)
         self._check_databases()
-        self._remove_drained()
+        self._leave_out_drained()
         shards = self.document["shards"]
         changed = {name for pair in self._moves for name in pair}
         for name, place in self._places.items():
@@ -134,10 +138,18 @@ class _Change:
             if (gainer, loser) in self._moves:
                 raise InvalidShardMap(
                     f"keys would move from shard {loser!r} to {gainer!r}, and others back",
-                    hint="Move them in two steps: each with a map of its own.",
+                    hint=f"Move them in two steps: first apply a map in which {loser!r} loses keys"
+                    f" to {gainer!r}, and none go back; when consumers have read it, this one.",
                 )
             shards[gainer].setdefault("after", {})[loser] = 1
         self._break_cycles()
+
+    def remove_drained(self) -> None:
+        """Make queues of shards that are drained plain ones, and say what keeps the others."""
+        for conn in self._drained:
+            fetch(conn, _DROP, [self.queue])
+        for each in self._removals:
+            self._say(each)
 
     def stop_writers(self) -> None:
         """Refuse producers with the old map in shards that lose keys, and note the ticks up to
@@ -230,22 +242,41 @@ class _Change:
             for name, shard in self.document["shards"].items()
         }
 
-    def _remove_drained(self) -> None:
+    def _leave_out_drained(self) -> None:
         """Leave out shards that have no keys and are read."""
         if self._old is None:
             return
-        for name in self._old.shards.keys() - self._new.shards.keys():
+        for name in sorted(self._old.shards.keys() - self._new.shards.keys()):
             shard, conn = self._old.shards[name], self._places[name].conn
             if shard.hashes or shard.keys:
-                self._say(f"shard {name}: it loses all keys; when it is drained, apply again")
-            elif not self._all_finished(conn, self._tick(conn)):
-                self._say(f"shard {name}: not all consumers have drained it; apply again later")
+                state = "it loses all keys; when it is drained, apply again"
+            elif rest := self._rest(conn):
+                state = f"not drained yet, it has events for {', '.join(rest)}; apply again later"
             else:
-                fetch(conn, _DROP, [self.queue])
-                self._say(f"shard {name}: drained, and removed")
+                state = "drained, and removed"
+                self._drained.append(conn)
                 del self.document["shards"][name], self._places[name]
                 for each in self.document["shards"].values():
                     each.get("after", {}).pop(name, None)
+            self._removals.append(f"shard {name}: {state}")
+
+    def _rest(self, conn: Connection) -> list[str]:
+        """Return the consumers and groups for which events are left: in the queue, parked, or to
+        come later. Ticks without events do not count."""
+        tick = self._tick(conn)
+        rest = []
+        for each in Admin(conn).get_consumer_info(self.queue):
+            # None: a member that has no batch.
+            if each.last_tick is not None and each.last_tick < tick:
+                values = [self.queue, each.consumer_name, each.last_tick, tick]
+                ((events,),) = fetch(conn, _RANGE, values)
+                some = f"select exists ({events.removesuffix(' order by 1')})"
+                if fetch(conn, some.encode())[0][0]:
+                    rest.append(each.consumer_name)
+        groups = GroupAdmin(conn).get_group_info(self.queue)
+        rest += [f"{each.group_name} (parked)" for each in groups if each.parked_events]
+        ((later,),) = fetch(conn, _LATER, [self.queue])
+        return [*rest, f"later ({later} delayed, or to be retried)"] if later else rest
 
     def _break_cycles(self) -> None:
         """Leave out ticks that all consumers have finished, if shards waited for each other."""
@@ -358,6 +389,12 @@ _SET = b"select pgq.set_shard(%s, %s, %s, %s)"
 _DROP = b"select pgq.drop_shard(%s)"
 _WRITERS = b"select * from pgq.shard_writers(%s)"
 _FINISHED = b"select pgq.has_finished(%s, %s, %s)"
+_LATER = b"select delayed_events + retry_events from pgq.get_delayed_info(%s)"
+_RANGE = b"""
+select pgq.snapshot_range_sql(queue, last, pgq.get_tick_snapshot(queue, last),
+                              tick, pgq.get_tick_snapshot(queue, tick), name)
+  from (values (%s, %s, %s::bigint, %s::bigint)) v (queue, name, last, tick)
+"""
 _TICK = b"""
 select t.tick_id
   from pgq.tick t

@@ -24,6 +24,7 @@ from pgqpy import (
     AsyncProducer,
     AsyncShardedConsumer,
     Consumer,
+    CoopConsumer,
     Event,
     GroupConsumer,
     NewEvent,
@@ -80,6 +81,19 @@ class GroupSeen(GroupConsumer):
     def process_event(self, conn: Connection, event: Event) -> None:
         if event.type == "bad":
             raise ValueError
+        conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
+
+
+class Grouped(GroupSeen):
+    consumer = "grouped"
+
+
+class CoopSeen(CoopConsumer):
+    queue = QUEUE
+    consumer = "coop"
+    start = "first"
+
+    def process_event(self, conn: Connection, event: Event) -> None:
         conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
 
 
@@ -498,6 +512,42 @@ def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_wh
     assert shards.file.read_text() == before
     ShardedConsumer(Seen, str(shards.file)).run(until_empty=True)
     assert shards.try_apply().exit_code == 0
+
+
+def test_a_shard_is_removed_when_no_events_are_left_and_before_it_is_said_for_which_consumers(
+    shards: Shards,
+) -> None:
+    """Its consumers need not run while `apply` does."""
+    shards.apply("a", "b", "c", c=["acme"])
+    for kind in (Seen, CoopSeen, Grouped):
+        kind(shards.dsns["c"]).register()
+    send(shards, "c", "acme", 0)
+    Grouped(shards.dsns["c"]).run(until_empty=True)
+    assert "shard c: it loses all keys" in shards.apply("a", "b")
+    left = "shard c: not drained yet, it has events for coop, seen; apply again later\n"
+    assert left in shards.apply("a", "b")
+    CoopSeen(shards.dsns["c"]).run(until_empty=True)
+    with shards.connect("c") as conn:
+        # Such events do not ask for the map.
+        late = Producer(QUEUE).insert_event(conn, "t", "1", extra1="acme", delay=3600)
+        ShardedConsumer(Seen, shards.file).run(until_empty=True)
+        assert "events for later (1 delayed, or to be retried)" in shards.apply("a", "b")
+        conn.execute("select pgq.cancel_event(%s, %s)", [QUEUE, late])
+    shards.tick("c")
+    assert "shard c: drained, and removed" in shards.apply("a", "b")
+    assert [*shards.map.shards] == ["a", "b"]
+    assert shards.count("c") == 3
+
+
+def test_a_refused_change_has_done_and_told_nothing(shards: Shards) -> None:
+    shards.apply("a", "b", "c", a=["acme"], b=["zeta"])
+    before = shards.apply("a", "b", a=["acme"], b=["zeta"]), shards.file.read_text()
+    shards.want("a", "b", a=["zeta"], b=["acme"])
+    refused = shards.try_apply()
+    assert (refused.exit_code, refused.stdout, shards.file.read_text()) == (1, "", before[1])
+    assert "hint: Move them in two steps: first apply a map in which" in refused.stderr
+    with shards.connect("c") as conn:
+        assert conn.execute("select shard_name from pgq.get_shard_info()").fetchall() == [("c",)]
 
 
 def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
