@@ -54,11 +54,12 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
 
 
 def _wanted(path: Path) -> Document:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidShardMap(f"cannot read {path}: {error}") from error
-    wanted = ShardMap.of_file(document)
+    if not path.exists():
+        raise InvalidShardMap(
+            f"there is no file {path}: write the map that you want there, and apply it again"
+        )
+    wanted = ShardMap.load(path)
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
     if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
     for name, shard in document["shards"].items():

@@ -8,6 +8,7 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
@@ -80,7 +81,10 @@ class ShardMap:
         try:
             document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise InvalidShardMap(f"cannot read {path}: {error.strerror}") from error
+            raise InvalidShardMap(
+                f"cannot read {path}: {error.strerror}",
+                hint=f"pgqpy shards apply WANTED {path} writes it.",
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidShardMap(f"{path} is not valid TOML: {error}") from error
         try:
@@ -152,7 +156,10 @@ class ShardMap:
     def check_queue(self, queue: str) -> None:
         """Raise InvalidShardMap if the map is another queue's."""
         if self.queue not in (None, queue):
-            raise InvalidShardMap(f"the shard map is of queue {self.queue!r}, not of {queue!r}")
+            raise InvalidShardMap(
+                f"the shard map is of queue {self.queue!r}, not of {queue!r}",
+                hint="Each queue has a map of its own.",
+            )
 
     @cached_property
     def _by_key(self) -> dict[str, Shard]:
@@ -175,7 +182,8 @@ class ShardMap:
             for key in shard.keys:
                 if key in owners:
                     raise InvalidShardMap(
-                        f"key {key!r:.80} is in shard {owners[key]!r} and in {shard.name!r}"
+                        f"key {key!r:.80} is in shard {owners[key]!r} and in {shard.name!r}",
+                        hint="Leave it in one of them.",
                     )
                 owners[key] = shard.name
 
@@ -184,7 +192,8 @@ class ShardMap:
         for start, stop, name in [*self._ranges(), (HASHES, HASHES, "")]:
             if start < end:
                 raise InvalidShardMap(
-                    f"hashes {start} to {min(end, stop)} are in shard {before!r} and in {name!r}"
+                    f"hashes {start} to {min(end, stop)} are in shard {before!r} and in {name!r}",
+                    hint="The last number of a range is not included: the next one begins with it.",
                 )
             if start > end:
                 raise InvalidShardMap(
@@ -299,6 +308,6 @@ def _is_count(given: object) -> bool:
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            raise InvalidShardMap(
-                f"{what} has an unknown key {key!r}; known are {', '.join(known)}"
-            )
+            close = get_close_matches(key, known, 1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise InvalidShardMap(f"{what} has an unknown key {key!r}: {advice}")

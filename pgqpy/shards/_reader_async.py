@@ -166,7 +166,8 @@ class AsyncReader:
         for name, gained in await async_fetch(conn, _GAINED, [consumer.queue]):
             if name != shard.name:
                 raise InvalidShardMap(
-                    f"the database of shard {shard.name!r} in the map is that of shard {name!r}"
+                    f"the database of shard {shard.name!r} in the map is that of shard {name!r}",
+                    hint="Correct its dsn in the wanted map, and run `pgqpy shards apply` again.",
                 )
             if gained > shard.version:
                 return False

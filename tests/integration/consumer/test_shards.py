@@ -37,6 +37,7 @@ from pgqpy import sqlalchemy as for_sessions
 from pgqpy.connection import Connection
 from pgqpy.errors import (
     InvalidConsumer,
+    InvalidParameter,
     InvalidShardMap,
     PgqError,
     RetryTransaction,
@@ -161,8 +162,11 @@ def test_a_key_of_another_shard_is_refused_with_its_name_and_nothing_is_written(
             producer.insert_events(
                 conn, [("t", key) for key in ("zeta", "acme")], shard_key=lambda event: event[1]
             )
-        with pytest.raises(TypeError, match="needs a shard_key"), conn.transaction():
+        hint = r'needs a shard_key(.|\n)*HINT: .* insert_event\(..., shard_key="acme"\)'
+        with pytest.raises(InvalidParameter, match=hint), conn.transaction():
             producer.insert_event(conn, "t")
+        with pytest.raises(InvalidParameter, match=hint):
+            producer.insert_events(conn, [("t", "zeta")])
         with pytest.raises(PgqError, match="in a transaction, and the connection has none"):
             producer.insert_event(conn, "t", shard_key="zeta")
         assert conn.execute("select count(*) from pgq_queue.orders").fetchone() == (0,)
@@ -450,6 +454,15 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     with shards.connect("a") as conn:
         state = conn.execute("select * from pgq.get_shard_info()").fetchall()
     assert state == [(QUEUE, "a", 1, 0)]
+
+
+def test_apply_without_a_wanted_map_says_what_to_write(shards: Shards) -> None:
+    refused = shards.try_apply()
+    assert f"there is no file {shards.wanted}: write the map that you want" in refused.stderr
+    assert 'hint: A map has queue = "..." at the top and' in refused.stderr
+    shards.wanted.write_text("queue = 'orders'\n[shards.a]\nhash = [0, 65536]")
+    wrong = f"{shards.wanted}: shard 'a' has an unknown key 'hash': did you mean hashes?"
+    assert wrong in shards.try_apply().stderr
 
 
 def test_a_map_that_apply_has_not_written_is_not_overwritten(shards: Shards, cli: Cli) -> None:
