@@ -188,7 +188,10 @@ class _Change:
                     lease=group.lease,
                     park_limit=group.park_limit,
                 )
+            members = {name for (name,) in fetch(source, _MEMBERS, [self.queue])}
             for consumer in Admin(source).get_consumer_info(self.queue):
+                if consumer.consumer_name in members:
+                    continue
                 group_name, _, number = consumer.consumer_name.rpartition("#")
                 if not (number.isdigit() and group_name in groups):
                     name, of_shard, _ = consumer.consumer_name.rpartition(f"@{loser}")
@@ -317,7 +320,9 @@ class _Change:
 
     def _all_finished(self, conn: Connection, tick: int) -> bool:
         admin, groups = Admin(conn), GroupAdmin(conn)
-        names = [each.consumer_name for each in admin.get_consumer_info(self.queue)]
+        found = admin.get_consumer_info(self.queue)
+        # None: a member that has no batch.
+        names = [each.consumer_name for each in found if each.last_tick is not None]
         names += [each.group_name for each in groups.get_group_info(self.queue)]
         return all(fetch(conn, _FINISHED, [self.queue, name, tick])[0][0] for name in names)
 
@@ -390,6 +395,18 @@ _SET = b"select pgq.set_shard(%s, %s, %s, %s)"
 _DROP = b"select pgq.drop_shard(%s)"
 _WRITERS = b"select * from pgq.shard_writers(%s)"
 _FINISHED = b"select pgq.has_finished(%s, %s, %s)"
+#: Members of cooperating consumers, which have the consumer's sub_id.
+_MEMBERS = b"""
+select c.co_name
+  from pgq.registration r
+  join pgq.queue q on q.queue_id = r.sub_queue
+  join pgq.consumer c on c.co_id = r.sub_consumer
+ where q.queue_name = %s
+   and exists (
+       select from pgq.registration main
+        where main.sub_id = r.sub_id
+          and main.reg_id < r.reg_id)
+"""
 _LATER = b"select delayed_events + retry_events from pgq.get_delayed_info(%s)"
 _RANGE = b"""
 select pgq.snapshot_range_sql(queue, last, pgq.get_tick_snapshot(queue, last),

@@ -563,6 +563,26 @@ def test_a_refused_change_has_done_and_told_nothing(shards: Shards) -> None:
         assert conn.execute("select shard_name from pgq.get_shard_info()").fetchall() == [("c",)]
 
 
+def test_members_that_cooperate_are_not_copied_and_idle_ones_hold_nothing_up(
+    shards: Shards, cli: Cli
+) -> None:
+    shards.apply("a", "b", a=["acme"])
+    with running(CoopSeen(shards.dsns["a"])), shards.connect("a") as conn:
+        send(shards, "a", "acme", 0)
+        wait_until(lambda: shards.count("a") == 1)
+        shards.apply("a", "b", b=["acme"])
+        with shards.connect("b") as other:
+            names = [each.consumer_name for each in Admin(other).get_consumer_info(QUEUE)]
+            assert names == ["coop"]
+        tick = shards.map.shards["b"].after["a"]
+        finished = "select pgq.has_finished(%s, 'coop', %s)"
+        wait_until(lambda: conn.execute(finished, [QUEUE, tick]).fetchone() == (True,))
+        idle = "select count(last_tick), count(*) from pgq.get_consumer_info(%s)"
+        wait_until(lambda: conn.execute(idle, [QUEUE]).fetchone() == (1, 2))
+        assert [each["waiting"] for each in checked(cli, shards)] == [[], []]
+        shards.apply("a", "b", a=["acme"])
+
+
 def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
     shards.apply("a", "b", a=["acme"])
     Seen(shards.dsns["a"]).register()
