@@ -352,7 +352,10 @@ class InvalidConsumer(PgqError, TypeError, ValueError):
 class InvalidShardMap(PgqError, ValueError):
     """A shard map makes no sense: keys without a shard, or with two; the message names it."""
 
-    default_hint = "See docs/shards.md."
+    default_hint = (
+        'A map has queue = "..." at the top and, for each shard, a table [shards.NAME] with dsn, '
+        'and with hashes = [FIRST, END] or keys = ["..."].'
+    )
 
 
 class WrongShard(PgqError, ValueError):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from time import sleep
 from typing import Any
 
@@ -23,6 +24,11 @@ from pgqpy.shards._map import HASHES, Shard, ShardMap
 #: Seconds between looks whether transactions have ended, or a tick was made.
 _LOOK = 0.02
 
+_LOST = (
+    "Name the file that the last `pgqpy shards apply` has written; if it is lost, copy that of a"
+    " producer or consumer. The first time, name one that does not exist."
+)
+
 Document = dict[str, Any]
 
 
@@ -35,26 +41,25 @@ def apply(wanted: Path, file: Path, say: Callable[[str], None]) -> ShardMap:
     if possible.
     """
     new = _wanted(wanted)
-    old = None
-    if file.exists():
-        ShardMap.load(file)
-        old = tomllib.loads(file.read_text(encoding="utf-8"))
+    old = _written(file, wanted) if file.exists() else None
     with ExitStack() as stack:
         change = _Change(new, old, stack, say)
         change.prepare()
+        change.remove_drained()
         change.stop_writers()
         change.copy_consumers()
-        _write(file, change.document)
+        _write(file, change.document, like=file if file.exists() else wanted)
         change.let_write()
     return ShardMap.load(file)
 
 
 def _wanted(path: Path) -> Document:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidShardMap(f"cannot read {path}: {error}") from error
-    wanted = ShardMap.parse(document)
+    if not path.exists():
+        raise InvalidShardMap(
+            f"there is no file {path}: write the map that you want there, and apply it again"
+        )
+    wanted = ShardMap.load(path)
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
     if wanted.queue is None:
         raise InvalidShardMap(f'{path} has no queue: write queue = "..." at the top')
     for name, shard in document["shards"].items():
@@ -63,6 +68,23 @@ def _wanted(path: Path) -> Document:
                 f"{path}: shard {name!r} has a version, or after",
                 hint="Give the map that is wanted; these two are written into the other file.",
             )
+    return document
+
+
+def _written(file: Path, wanted: Path) -> Document:
+    """Return the map that the last change has written. Any other file stays as it is."""
+    if file.samefile(wanted):
+        raise InvalidShardMap(
+            f"{file} is the map that is wanted, and would be overwritten",
+            hint=f"Name another file to write, as in: pgqpy shards apply {wanted} shards.toml",
+        )
+    ShardMap.load(file)
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    if not all("version" in shard for shard in document["shards"].values()):
+        raise InvalidShardMap(
+            f"{file} has shards without version: `pgqpy shards apply` has not written it",
+            hint=_LOST,
+        )
     return document
 
 
@@ -84,25 +106,28 @@ class _Change:
         self.queue: str = new["queue"]
         self._say = say
         self._is_first = old is None
-        self._old = ShardMap.parse(old) if old is not None else None
-        self._new = ShardMap.parse(new)
+        self._old = ShardMap.of_file(old) if old is not None else None
+        self._new = ShardMap.of_file(new)
         #: The new file, of which versions and ticks are not final before they are known.
         self.document = _merged(new, old or {"shards": {}})
         self._moves = set(moves(self._old, self._new)) if self._old is not None else set()
         self._losers = sorted({loser for loser, _ in self._moves})
         self._places: dict[str, _Place] = {}
+        #: The databases of shards that are drained, and what to say of those without keys.
+        self._drained: list[Connection] = []
+        self._removals: list[str] = []
         self._stack = stack
 
     def prepare(self) -> None:
         """Connect to all databases, and check that the change is possible."""
         if self._old is not None:
             self._old.check_queue(self.queue)
-        for shard in ShardMap.parse(
+        for shard in ShardMap.of_file(
             self.document | {"shards": self._without_after()}
         ).shards.values():
             self._places[shard.name] = self._place(shard)
         self._check_databases()
-        self._remove_drained()
+        self._leave_out_drained()
         shards = self.document["shards"]
         changed = {name for pair in self._moves for name in pair}
         for name, place in self._places.items():
@@ -114,10 +139,18 @@ class _Change:
             if (gainer, loser) in self._moves:
                 raise InvalidShardMap(
                     f"keys would move from shard {loser!r} to {gainer!r}, and others back",
-                    hint="Move them in two steps: each with a map of its own.",
+                    hint=f"Move them in two steps: first apply a map in which {loser!r} loses keys"
+                    f" to {gainer!r}, and none go back; when consumers have read it, this one.",
                 )
             shards[gainer].setdefault("after", {})[loser] = 1
         self._break_cycles()
+
+    def remove_drained(self) -> None:
+        """Make queues of shards that are drained plain ones, and say what keeps the others."""
+        for conn in self._drained:
+            fetch(conn, _DROP, [self.queue])
+        for each in self._removals:
+            self._say(each)
 
     def stop_writers(self) -> None:
         """Refuse producers with the old map in shards that lose keys, and note the ticks up to
@@ -155,7 +188,10 @@ class _Change:
                     lease=group.lease,
                     park_limit=group.park_limit,
                 )
+            members = {name for (name,) in fetch(source, _MEMBERS, [self.queue])}
             for consumer in Admin(source).get_consumer_info(self.queue):
+                if consumer.consumer_name in members:
+                    continue
                 group_name, _, number = consumer.consumer_name.rpartition("#")
                 if not (number.isdigit() and group_name in groups):
                     name, of_shard, _ = consumer.consumer_name.rpartition(f"@{loser}")
@@ -190,7 +226,7 @@ class _Change:
                     raise InvalidShardMap(
                         f"shard {name!r} has version {version} already, but there is no file of a"
                         " map with versions",
-                        hint="Name the file that the last `pgqpy shards apply` has written.",
+                        hint=_LOST,
                     )
         return _Place(conn, version)
 
@@ -210,27 +246,46 @@ class _Change:
             for name, shard in self.document["shards"].items()
         }
 
-    def _remove_drained(self) -> None:
+    def _leave_out_drained(self) -> None:
         """Leave out shards that have no keys and are read."""
         if self._old is None:
             return
-        for name in self._old.shards.keys() - self._new.shards.keys():
+        for name in sorted(self._old.shards.keys() - self._new.shards.keys()):
             shard, conn = self._old.shards[name], self._places[name].conn
             if shard.hashes or shard.keys:
-                self._say(f"shard {name}: it loses all keys; when it is drained, apply again")
-            elif not self._all_finished(conn, self._tick(conn)):
-                self._say(f"shard {name}: not all consumers have drained it; apply again later")
+                state = "it loses all keys; when it is drained, apply again"
+            elif rest := self._rest(conn):
+                state = f"not drained yet, it has events for {', '.join(rest)}; apply again later"
             else:
-                fetch(conn, _DROP, [self.queue])
-                self._say(f"shard {name}: drained, and removed")
+                state = "drained, and removed"
+                self._drained.append(conn)
                 del self.document["shards"][name], self._places[name]
                 for each in self.document["shards"].values():
                     each.get("after", {}).pop(name, None)
+            self._removals.append(f"shard {name}: {state}")
+
+    def _rest(self, conn: Connection) -> list[str]:
+        """Return the consumers and groups for which events are left: in the queue, parked, or to
+        come later. Ticks without events do not count."""
+        tick = self._tick(conn)
+        rest = []
+        for each in Admin(conn).get_consumer_info(self.queue):
+            # None: a member that has no batch.
+            if each.last_tick is not None and each.last_tick < tick:
+                values = [self.queue, each.consumer_name, each.last_tick, tick]
+                ((events,),) = fetch(conn, _RANGE, values)
+                some = f"select exists ({events.removesuffix(' order by 1')})"
+                if fetch(conn, some.encode())[0][0]:
+                    rest.append(each.consumer_name)
+        groups = GroupAdmin(conn).get_group_info(self.queue)
+        rest += [f"{each.group_name} (parked)" for each in groups if each.parked_events]
+        ((later,),) = fetch(conn, _LATER, [self.queue])
+        return [*rest, f"later ({later} delayed, or to be retried)"] if later else rest
 
     def _break_cycles(self) -> None:
         """Leave out ticks that all consumers have finished, if shards waited for each other."""
         try:
-            ShardMap.parse(self.document)
+            ShardMap.of_file(self.document)
         except InvalidShardMap:
             for gainer, shard in self.document["shards"].items():
                 for loser, tick in [*shard.get("after", {}).items()]:
@@ -238,7 +293,7 @@ class _Change:
                     if not moves_now and self._all_finished(self._places[loser].conn, tick):
                         del shard["after"][loser]
             try:
-                ShardMap.parse(self.document)
+                ShardMap.of_file(self.document)
             except InvalidShardMap as error:
                 raise InvalidShardMap(
                     f"keys would move back before all consumers have read them: {error.message}",
@@ -265,7 +320,9 @@ class _Change:
 
     def _all_finished(self, conn: Connection, tick: int) -> bool:
         admin, groups = Admin(conn), GroupAdmin(conn)
-        names = [each.consumer_name for each in admin.get_consumer_info(self.queue)]
+        found = admin.get_consumer_info(self.queue)
+        # None: a member that has no batch.
+        names = [each.consumer_name for each in found if each.last_tick is not None]
         names += [each.group_name for each in groups.get_group_info(self.queue)]
         return all(fetch(conn, _FINISHED, [self.queue, name, tick])[0][0] for name in names)
 
@@ -307,8 +364,9 @@ def _merged(new: Document, old: Document) -> Document:
     return {"queue": new["queue"], "shards": copied}
 
 
-def _write(file: Path, document: Document) -> None:
-    """Replace the file at once: a reader has the old one or the new one."""
+def _write(file: Path, document: Document, *, like: Path) -> None:
+    """Replace the file at once: a reader has the old one or the new one. As it may have passwords,
+    it can be read by those who can read the other file, at no time by others."""
     lines = [
         "# Written by `pgqpy shards apply`; change the map that it is given.",
         f"queue = {json.dumps(document['queue'])}",
@@ -317,9 +375,11 @@ def _write(file: Path, document: Document) -> None:
         lines.append(f"\n[shards.{json.dumps(name)}]")
         lines += [f"{key} = {_toml(value)}" for key, value in shard.items() if value != {}]
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if file.exists():
-        temporary.chmod(file.stat().st_mode)
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write("\n".join(lines) + "\n")
+    temporary.chmod(S_IMODE(like.stat().st_mode))
     temporary.replace(file)
 
 
@@ -335,6 +395,24 @@ _SET = b"select pgq.set_shard(%s, %s, %s, %s)"
 _DROP = b"select pgq.drop_shard(%s)"
 _WRITERS = b"select * from pgq.shard_writers(%s)"
 _FINISHED = b"select pgq.has_finished(%s, %s, %s)"
+#: Members of cooperating consumers, which have the consumer's sub_id.
+_MEMBERS = b"""
+select c.co_name
+  from pgq.registration r
+  join pgq.queue q on q.queue_id = r.sub_queue
+  join pgq.consumer c on c.co_id = r.sub_consumer
+ where q.queue_name = %s
+   and exists (
+       select from pgq.registration main
+        where main.sub_id = r.sub_id
+          and main.reg_id < r.reg_id)
+"""
+_LATER = b"select delayed_events + retry_events from pgq.get_delayed_info(%s)"
+_RANGE = b"""
+select pgq.snapshot_range_sql(queue, last, pgq.get_tick_snapshot(queue, last),
+                              tick, pgq.get_tick_snapshot(queue, tick), name)
+  from (values (%s, %s, %s::bigint, %s::bigint)) v (queue, name, last, tick)
+"""
 _TICK = b"""
 select t.tick_id
   from pgq.tick t

@@ -60,7 +60,8 @@ def _state(shard_map: ShardMap, shard: Shard, queue: str) -> ShardState:
                 state.waiting += [
                     each.consumer_name
                     for each in Admin(conn).get_consumer_info(queue)
-                    if each.last_tick is None or each.last_tick < tick
+                    # None: a member of a cooperating consumer that has no batch.
+                    if each.last_tick is not None and each.last_tick < tick
                 ]
     except PgqError as error:
         state.problem = error.message.partition("\n")[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pgqpy.errors import InvalidShardMap, StaleShardMap, WrongShard
+from pgqpy.errors import InvalidParameter, InvalidShardMap, StaleShardMap, WrongShard
 from pgqpy.log import logger
 from pgqpy.shards._map import ShardMap
 
@@ -59,7 +59,8 @@ class CurrentMap:
         """Return the check of the keys of events that a transaction writes into a shard.
 
         ``name`` and ``version`` are what `pgq.enter_shard` has returned. Raises WrongShard,
-        StaleShardMap; the check raises WrongShard, and TypeError for what is no key.
+        StaleShardMap; the check raises WrongShard, and InvalidParameter for what is
+        no key.
         """
         queue = self._queue
         if name is None or version is None:
@@ -81,7 +82,11 @@ class CurrentMap:
 
         def check(key: Any) -> None:
             if not isinstance(key, str):
-                raise TypeError(f"an event for a shard needs a shard_key, a str, not {key!r:.80}")
+                raise InvalidParameter(
+                    f"an event for a shard needs a shard_key, a str, not {key!r:.80}",
+                    hint='Give the key that decides: insert_event(..., shard_key="acme"); for many '
+                    "events a function: insert_events(..., shard_key=lambda event: ...).",
+                )
             owner = shard_map.shard_for(key)
             if owner.name != name and self.renew():
                 self.writable(name, version)(key)

@@ -6,8 +6,9 @@ import os
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
@@ -42,7 +43,7 @@ class Shard:
 
     name: str
     dsn: str = field(repr=False)
-    """The connection string, with environment variables filled in."""
+    """The connection string."""
     hashes: tuple[Range, ...] = ()
     """The ranges of hashes whose keys it has. None: only ``keys``, or it is being drained."""
     keys: frozenset[str] = frozenset()
@@ -80,24 +81,39 @@ class ShardMap:
         try:
             document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise InvalidShardMap(f"cannot read {path}: {error.strerror}") from error
+            raise InvalidShardMap(
+                f"cannot read {path}: {error.strerror}",
+                hint=f"pgqpy shards apply WANTED {path} writes it.",
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidShardMap(f"{path} is not valid TOML: {error}") from error
         try:
-            return cls.parse(document)
+            return cls.of_file(document)
         except InvalidShardMap as error:
             raise InvalidShardMap(f"{path}: {error.message}", hint=error.hint) from None
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        """Read a map from a dict like that of a file: ``{"shards": {"a": {"dsn": ...}}}``."""
+        """Read a map from a dict like that of a file: ``{"shards": {"a": {"dsn": ...}}}``.
+
+        Environment variables are filled in only in files: others may have written the dict.
+        """
+        return cls._parse(document, _no_variables)
+
+    @classmethod
+    def of_file(cls, document: Mapping[str, Any]) -> Self:
+        """Read a map from what was in a file, with environment variables filled in."""
+        return cls._parse(document, _fill)
+
+    @classmethod
+    def _parse(cls, document: Mapping[str, Any], fill: Callable[[str, str], str]) -> Self:
         _refuse_unknown("a shard map", document, ("queue", "shards"))
         shards, queue = document.get("shards", {}), document.get("queue")
         if not isinstance(shards, Mapping):
             raise InvalidShardMap("shards must be tables: [shards.NAME]")
         if not (queue is None or (isinstance(queue, str) and queue)):
             raise InvalidShardMap(f"queue must be a text, not {queue!r:.80}")
-        return cls({name: _shard(name, each) for name, each in shards.items()}, queue)
+        return cls({name: _shard(name, each, fill) for name, each in shards.items()}, queue)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], *, queue: str | None = None) -> Self:
@@ -117,7 +133,9 @@ class ShardMap:
         cls, conn: psycopg.Connection[Any], table: str, *, queue: str | None = None
     ) -> Self:
         """Read a map from a table of a database: ``name text, dsn text, hashes int[], keys
-        text[], version int, after jsonb``, of which only the first two are necessary."""
+        text[], version int, after jsonb``, of which only the first two are necessary. A ``dsn`` has
+        no environment variables: a role that may write the table would read those of this process.
+        """
         name = sql.Identifier(*table.split("."))
         with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(sql.SQL("select * from {} order by name").format(name))
@@ -138,7 +156,10 @@ class ShardMap:
     def check_queue(self, queue: str) -> None:
         """Raise InvalidShardMap if the map is another queue's."""
         if self.queue not in (None, queue):
-            raise InvalidShardMap(f"the shard map is of queue {self.queue!r}, not of {queue!r}")
+            raise InvalidShardMap(
+                f"the shard map is of queue {self.queue!r}, not of {queue!r}",
+                hint="Each queue has a map of its own.",
+            )
 
     @cached_property
     def _by_key(self) -> dict[str, Shard]:
@@ -161,7 +182,8 @@ class ShardMap:
             for key in shard.keys:
                 if key in owners:
                     raise InvalidShardMap(
-                        f"key {key!r:.80} is in shard {owners[key]!r} and in {shard.name!r}"
+                        f"key {key!r:.80} is in shard {owners[key]!r} and in {shard.name!r}",
+                        hint="Leave it in one of them.",
                     )
                 owners[key] = shard.name
 
@@ -170,7 +192,8 @@ class ShardMap:
         for start, stop, name in [*self._ranges(), (HASHES, HASHES, "")]:
             if start < end:
                 raise InvalidShardMap(
-                    f"hashes {start} to {min(end, stop)} are in shard {before!r} and in {name!r}"
+                    f"hashes {start} to {min(end, stop)} are in shard {before!r} and in {name!r}",
+                    hint="The last number of a range is not included: the next one begins with it.",
                 )
             if start > end:
                 raise InvalidShardMap(
@@ -201,7 +224,7 @@ class ShardMap:
             ) from None
 
 
-def _shard(name: str, given: object) -> Shard:
+def _shard(name: str, given: object, fill: Callable[[str, str], str]) -> Shard:
     what = f"shard {name!r}"
     if not isinstance(given, Mapping):
         raise InvalidShardMap(f"{what} must be a table: [shards.{name}]")
@@ -217,9 +240,14 @@ def _shard(name: str, given: object) -> Shard:
         raise InvalidShardMap(f"{what}: version must be a number from 1 on, not {version!r:.80}")
     if not isinstance(after, Mapping) or not all(_is_count(tick) for tick in after.values()):
         raise InvalidShardMap(f"{what}: after must be names of shards with ticks: {{ a = 4711 }}")
+    dsn = fill(given["dsn"], what)
+    try:
+        dsns.parse(dsn)
+    except InvalidDsn as error:
+        raise InvalidShardMap(f"{what}: {error.message}", hint=error.hint) from None
     return Shard(
         name=name,
-        dsn=_dsn(given["dsn"], what),
+        dsn=dsn,
         hashes=_hashes(given.get("hashes", []), what),
         keys=frozenset(keys),
         version=version,
@@ -227,21 +255,28 @@ def _shard(name: str, given: object) -> Shard:
     )
 
 
-def _dsn(text: str, what: str) -> str:
+def _fill(dsn: str, what: str) -> str:
+    """Return the connection string with environment variables in place of ``${NAME}``."""
+
     def variable(match: re.Match[str]) -> str:
         value = os.environ.get(match[1])
         if not value:
             state = "not set" if value is None else "empty"
             raise InvalidShardMap(
-                f"{what} needs the environment variable {match[1]}, which is {state}"
+                f"{what} needs the environment variable {match[1]}, which is {state}",
+                hint=f"Set it for this process, as in: export {match[1]}=...",
             )
         return value
 
-    dsn = _VARIABLE.sub(variable, text)
-    try:
-        dsns.parse(dsn)
-    except InvalidDsn as error:
-        raise InvalidShardMap(f"{what}: {error.message}", hint=error.hint) from None
+    return _VARIABLE.sub(variable, dsn)
+
+
+def _no_variables(dsn: str, what: str) -> str:
+    if found := _VARIABLE.search(dsn):
+        raise InvalidShardMap(
+            f"{what}: environment variables, as {found[0]}, are filled in only in files",
+            hint="Put the value in its place, or leave passwords to PGPASSWORD or ~/.pgpass.",
+        )
     return dsn
 
 
@@ -273,6 +308,6 @@ def _is_count(given: object) -> bool:
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            raise InvalidShardMap(
-                f"{what} has an unknown key {key!r}; known are {', '.join(known)}"
-            )
+            close = get_close_matches(key, known, 1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise InvalidShardMap(f"{what} has an unknown key {key!r}: {advice}")

@@ -167,7 +167,8 @@ class Reader:
         for name, gained in fetch(conn, _GAINED, [consumer.queue]):
             if name != shard.name:
                 raise InvalidShardMap(
-                    f"the database of shard {shard.name!r} in the map is that of shard {name!r}"
+                    f"the database of shard {shard.name!r} in the map is that of shard {name!r}",
+                    hint="Correct its dsn in the wanted map, and run `pgqpy shards apply` again.",
                 )
             if gained > shard.version:
                 return False
@@ -215,7 +216,7 @@ class Reader:
         """Whether a process that waits for this shard should have it."""
         if not self.claimed or self._once or not self._readers.may_look():
             return False
-        ((fewest,),) = fetch(conn, _FEWEST, [f"{_waits(consumer)} "])
+        ((fewest,),) = fetch(conn, _FEWEST, [f"^{_waits(consumer)} ([0-9]{{1,4}})$"])
         return fewest is not None and self._readers.claimed - fewest >= 2
 
     def _guard(self, claim: Connection, shard: Shard, consumer: Consumer) -> None:
@@ -278,11 +279,12 @@ def _waits(consumer: Consumer) -> str:
 
 _CLAIM = b"select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))"
 _NAME = b"select pg_catalog.set_config('application_name', %s, false)"
+#: Every role may choose such a name; only those of readers count.
 _FEWEST = b"""
-select pg_catalog.min(pg_catalog.split_part(application_name, ' ', 4)::int4)
+select pg_catalog.min(pg_catalog.substring(application_name, %s)::int4)
   from pg_catalog.pg_stat_activity
  where datname = pg_catalog.current_database()
-   and pg_catalog.starts_with(application_name, %s)
+   and pg_catalog.pg_has_role(usesysid, 'pgq_reader', 'member')
 """
 _GAINED = b"select shard_name, shard_gained from pgq.get_shard_info(%s)"
 _FINISHED = b"select pgq.has_finished(%s, %s, %s)"

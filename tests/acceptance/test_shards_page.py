@@ -7,29 +7,32 @@ from typing import Any
 
 import pytest
 
+from pgqpy import Admin
 from pgqpy.shards import shard_hash
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_shards import Shards
 from tests.fixtures.pages import blocks, run, section, text_of
 
 PAGE = text_of("shards.md")
 
 
-def test_it(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it(shards: Shards, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "secret")
     monkeypatch.chdir(tmp_path)
 
     def want(title: str) -> str:
         [text] = blocks(section(PAGE, title), "toml")
         for name, dsn in shards.dsns.items():
-            text = text.replace(f'"postgresql://{name}.example/shop"', f'"{dsn}"')
+            for database in ("shop", "all"):
+                text = text.replace(f'"postgresql://{name}.example/{database}"', f'"{dsn}"')
         return text.replace("postgresql://shop:${SHOP_PASSWORD}@b.example/shop", shards.dsns["b"])
 
     shards.wanted.write_text(want("## The shard map"))
     assert shards.try_apply().exit_code == 0
+    [tables] = blocks(section(PAGE, "## Producers"), "sql")
     for name in shards.dsns:
         with shards.connect(name) as conn:
-            conn.execute("create table placed (customer text, item text)")
-            conn.execute("create table mail (customer text, item text)")
+            conn.execute(tables.encode())
             hashed = conn.execute(
                 "select ('x' || left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 4))"
                 "::bit(16)::int from (values ('acme')) k (key)"
@@ -52,9 +55,15 @@ def test_it(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.exit_code == 0, result.output
     assert set(shards.map.shards["c"].after) == {"a"}
     run(consume, names)
-    [to_shards] = blocks(section(PAGE, "## Merging into one queue, splitting one"))
-    run(to_shards, names)
-    assert names["to"](shards.map.shards["a"]).consumer == "split@a"
+
+    # all are merged into one queue, which is split again
+    Path("merge.toml").write_text(want(merging := "## Merging into one queue, splitting one"))
+    cli.ok("run", "queue_mover", "merge.toml", "--shards", "shards.toml", "--until-empty")
+    with shards.connect("c") as conn:
+        assert Admin(conn).get_queue_info("all_orders")
+    [to_shards] = blocks(section(PAGE, merging))
+    run(to_shards, names := {"__name__": __name__})
+    assert names["to"](names["shards"].shards["a"]).consumer == "split@a"
 
 
 def mails(shards: Shards) -> set[tuple[Any, ...]]:

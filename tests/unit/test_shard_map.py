@@ -88,8 +88,9 @@ after = { a = 4711 }
     assert "hidden" not in repr(found)
     assert pickle.loads(pickle.dumps(found)) == found
     monkeypatch.delenv("SHOP_PASSWORD")
-    with pytest.raises(InvalidShardMap, match=r"shards.toml: shard 'a' needs .* SHOP_PASSWORD"):
+    with pytest.raises(InvalidShardMap, match=r"toml: shard 'a' needs .* SHOP_PASSWORD") as raised:
         ShardMap.load(file)
+    assert raised.value.hint == "Set it for this process, as in: export SHOP_PASSWORD=..."
 
 
 def test_rows_are_read_as_a_map() -> None:
@@ -102,6 +103,19 @@ def test_rows_are_read_as_a_map() -> None:
         ShardMap.from_rows([rows[0], rows[0]])
 
 
+def test_rows_read_no_environment_variables_and_values_of_files_are_not_filled_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may be written by roles that must not know what is in the environment of readers."""
+    monkeypatch.setenv("SECRET", "hid${DEN}")
+    row = {"name": "a", "dsn": "host=evil.example user=${SECRET}", "hashes": [0, HASHES]}
+    with pytest.raises(InvalidShardMap, match=r"'a': environment variables, as \${SECRET}, are"):
+        ShardMap.from_rows([row])
+    file = tmp_path / "shards.toml"
+    file.write_text(f"[shards.a]\ndsn = '{row['dsn']}'\nhashes = [0, {HASHES}]")
+    assert ShardMap.load(file).shards["a"].dsn.endswith("user=hid${DEN}")
+
+
 @pytest.mark.parametrize(
     ("shards", "wrong"),
     [
@@ -109,7 +123,7 @@ def test_rows_are_read_as_a_map() -> None:
         ({"a": 1}, "shard 'a' must be a table"),
         ({"a": {"hashes": [0, 65536]}}, "shard 'a' has no dsn"),
         ({"a": A | {"dsn": "x y z"}, "b": B}, "shard 'a': the connection string cannot be read"),
-        ({"a": A | {"hash": 1}, "b": B}, "shard 'a' has an unknown key 'hash'"),
+        ({"a": A | {"hash": 1}, "b": B}, "'a' has an unknown key 'hash': did you mean hashes?"),
         ({"a": A}, "no shard has the hashes 32768 to 65536"),
         ({"b": B}, "no shard has the hashes 0 to 32768"),
         ({"a": A, "b": B | {"hashes": [32000, 65536]}}, "hashes 32000 to 32768 are in .*'a'.*'b'"),
@@ -130,8 +144,9 @@ def test_rows_are_read_as_a_map() -> None:
     ],
 )
 def test_a_map_that_makes_no_sense_is_refused(shards: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(InvalidShardMap, match=wrong):
+    with pytest.raises(InvalidShardMap, match=wrong) as raised:
         ShardMap.parse({"queue": "orders", "shards": shards})
+    assert "docs/" not in str(raised.value.hint)
 
 
 def test_ticks_need_a_queue_and_a_map_is_of_one_queue() -> None:

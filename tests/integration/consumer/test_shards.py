@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, LiteralString
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -22,6 +24,7 @@ from pgqpy import (
     AsyncProducer,
     AsyncShardedConsumer,
     Consumer,
+    CoopConsumer,
     Event,
     GroupConsumer,
     NewEvent,
@@ -34,6 +37,7 @@ from pgqpy import sqlalchemy as for_sessions
 from pgqpy.connection import Connection
 from pgqpy.errors import (
     InvalidConsumer,
+    InvalidParameter,
     InvalidShardMap,
     PgqError,
     RetryTransaction,
@@ -78,6 +82,19 @@ class GroupSeen(GroupConsumer):
     def process_event(self, conn: Connection, event: Event) -> None:
         if event.type == "bad":
             raise ValueError
+        conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
+
+
+class Grouped(GroupSeen):
+    consumer = "grouped"
+
+
+class CoopSeen(CoopConsumer):
+    queue = QUEUE
+    consumer = "coop"
+    start = "first"
+
+    def process_event(self, conn: Connection, event: Event) -> None:
         conn.execute(INSERT, [event.extra1, int(event.data or 0), os.getpid()])
 
 
@@ -145,8 +162,11 @@ def test_a_key_of_another_shard_is_refused_with_its_name_and_nothing_is_written(
             producer.insert_events(
                 conn, [("t", key) for key in ("zeta", "acme")], shard_key=lambda event: event[1]
             )
-        with pytest.raises(TypeError, match="needs a shard_key"), conn.transaction():
+        hint = r'needs a shard_key(.|\n)*HINT: .* insert_event\(..., shard_key="acme"\)'
+        with pytest.raises(InvalidParameter, match=hint), conn.transaction():
             producer.insert_event(conn, "t")
+        with pytest.raises(InvalidParameter, match=hint):
+            producer.insert_events(conn, [("t", "zeta")])
         with pytest.raises(PgqError, match="in a transaction, and the connection has none"):
             producer.insert_event(conn, "t", shard_key="zeta")
         assert conn.execute("select count(*) from pgq_queue.orders").fetchone() == (0,)
@@ -348,6 +368,43 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
 
 
+class Looking(ShardedConsumer):
+    """Looks at each batch whether others wait for shards."""
+
+    looks = 0
+
+    def may_look(self) -> bool:
+        self.looks += 1
+        return True
+
+
+def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> None:
+    shards.apply("a", "b", "c")
+    with shards.connect("a") as conn:
+        conn.execute(
+            "do $$ begin if to_regrole('test_no_reader') is null then create role test_no_reader"
+            " login; end if; end $$"
+        )
+    consumer = Looking(Seen, shards.file)
+    with running(consumer), ExitStack() as stack:
+
+        def wait_for_shards(*numbers: str, **user: str) -> None:
+            for dsn in shards.dsns.values():
+                for number in numbers:
+                    name = f"pgqpy waits {crc32(b'seen')} {number}"
+                    named = make_conninfo(dsn, application_name=name, **user)
+                    stack.enter_context(psycopg.connect(named))
+
+        wait_for_shards("0", "-9", "boom", "99999999999", user="test_no_reader")
+        wait_for_shards("-9", "boom", "99999999999")
+        wait_until(lambda: consumer.claimed == 3)
+        before = consumer.looks
+        wait_until(lambda: consumer.looks > before + 12)
+        assert consumer.claimed == 3
+        wait_for_shards("0")
+        wait_until(lambda: consumer.claimed < 3)
+
+
 def test_a_map_may_be_in_a_table(shards: Shards) -> None:
     shards.apply("a", "b")
     send(shards, "a", next(key for key in "abcdefgh" if shards.map.shard_for(key).name == "a"), 7)
@@ -399,6 +456,61 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
     assert state == [(QUEUE, "a", 1, 0)]
 
 
+def test_apply_without_a_wanted_map_says_what_to_write(shards: Shards) -> None:
+    refused = shards.try_apply()
+    assert f"there is no file {shards.wanted}: write the map that you want" in refused.stderr
+    assert 'hint: A map has queue = "..." at the top and' in refused.stderr
+    shards.wanted.write_text("queue = 'orders'\n[shards.a]\nhash = [0, 65536]")
+    wrong = f"{shards.wanted}: shard 'a' has an unknown key 'hash': did you mean hashes?"
+    assert wrong in shards.try_apply().stderr
+
+
+def test_a_map_that_apply_has_not_written_is_not_overwritten(shards: Shards, cli: Cli) -> None:
+    shards.apply("a", "b", a=["acme"])
+    shards.apply("a", "b", b=["acme"])
+    by_hand, written = shards.wanted.read_text(), shards.file.read_text()
+    linked = shards.wanted.with_name("linked.toml")
+    linked.symlink_to(shards.wanted)
+    for file in (shards.wanted, linked):
+        refused = cli("shards", "apply", str(shards.wanted), str(file))
+        assert f"{file} is the map that is wanted, and would be overwritten" in refused.stderr
+    shards.file.write_text(by_hand)
+    shards.want("a", "b", a=["acme"])
+    refused = shards.try_apply()
+    assert "has shards without version: `pgqpy shards apply` has not written it" in refused.stderr
+    assert "copy that of a producer or consumer" in refused.stderr
+    assert shards.file.read_text() == by_hand
+    shards.file.write_text(written)
+    assert {each["problem"] for each in checked(cli, shards)} == {None}
+
+
+def test_the_written_map_can_be_read_by_no_others_than_the_one_with_its_passwords(
+    shards: Shards,
+) -> None:
+    shards.want("a", "b")
+    shards.wanted.chmod(0o600)
+    modes = []
+    umask = os.umask(0)
+    temporary = shards.file.with_name(f".{shards.file.name}.{os.getpid()}")
+    temporary.touch()  # by another user, and kept open
+    try:
+        with temporary.open() as early:
+            for mode in (None, 0o640):
+                if mode:
+                    shards.file.chmod(mode)
+                assert shards.try_apply().exit_code == 0
+                modes.append(shards.file.stat().st_mode & 0o777)
+            assert early.read() == ""
+    finally:
+        os.umask(umask)
+    assert modes == [0o600, 0o640]
+
+
+def checked(cli: Cli, shards: Shards) -> Any:
+    """What `pgqpy shards check` says of each shard."""
+    return json.loads(cli("shards", "check", str(shards.file), "--json").stdout)
+
+
 def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_what_to_wait(
     shards: Shards,
 ) -> None:
@@ -415,17 +527,69 @@ def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_wh
     assert shards.try_apply().exit_code == 0
 
 
+def test_a_shard_is_removed_when_no_events_are_left_and_before_it_is_said_for_which_consumers(
+    shards: Shards,
+) -> None:
+    """Its consumers need not run while `apply` does."""
+    shards.apply("a", "b", "c", c=["acme"])
+    for kind in (Seen, CoopSeen, Grouped):
+        kind(shards.dsns["c"]).register()
+    send(shards, "c", "acme", 0)
+    Grouped(shards.dsns["c"]).run(until_empty=True)
+    assert "shard c: it loses all keys" in shards.apply("a", "b")
+    left = "shard c: not drained yet, it has events for coop, seen; apply again later\n"
+    assert left in shards.apply("a", "b")
+    CoopSeen(shards.dsns["c"]).run(until_empty=True)
+    with shards.connect("c") as conn:
+        # Such events do not ask for the map.
+        late = Producer(QUEUE).insert_event(conn, "t", "1", extra1="acme", delay=3600)
+        ShardedConsumer(Seen, shards.file).run(until_empty=True)
+        assert "events for later (1 delayed, or to be retried)" in shards.apply("a", "b")
+        conn.execute("select pgq.cancel_event(%s, %s)", [QUEUE, late])
+    shards.tick("c")
+    assert "shard c: drained, and removed" in shards.apply("a", "b")
+    assert [*shards.map.shards] == ["a", "b"]
+    assert shards.count("c") == 3
+
+
+def test_a_refused_change_has_done_and_told_nothing(shards: Shards) -> None:
+    shards.apply("a", "b", "c", a=["acme"], b=["zeta"])
+    before = shards.apply("a", "b", a=["acme"], b=["zeta"]), shards.file.read_text()
+    shards.want("a", "b", a=["zeta"], b=["acme"])
+    refused = shards.try_apply()
+    assert (refused.exit_code, refused.stdout, shards.file.read_text()) == (1, "", before[1])
+    assert "hint: Move them in two steps: first apply a map in which" in refused.stderr
+    with shards.connect("c") as conn:
+        assert conn.execute("select shard_name from pgq.get_shard_info()").fetchall() == [("c",)]
+
+
+def test_members_that_cooperate_are_not_copied_and_idle_ones_hold_nothing_up(
+    shards: Shards, cli: Cli
+) -> None:
+    shards.apply("a", "b", a=["acme"])
+    with running(CoopSeen(shards.dsns["a"])), shards.connect("a") as conn:
+        send(shards, "a", "acme", 0)
+        wait_until(lambda: shards.count("a") == 1)
+        shards.apply("a", "b", b=["acme"])
+        with shards.connect("b") as other:
+            names = [each.consumer_name for each in Admin(other).get_consumer_info(QUEUE)]
+            assert names == ["coop"]
+        tick = shards.map.shards["b"].after["a"]
+        finished = "select pgq.has_finished(%s, 'coop', %s)"
+        wait_until(lambda: conn.execute(finished, [QUEUE, tick]).fetchone() == (True,))
+        idle = "select count(last_tick), count(*) from pgq.get_consumer_info(%s)"
+        wait_until(lambda: conn.execute(idle, [QUEUE]).fetchone() == (1, 2))
+        assert [each["waiting"] for each in checked(cli, shards)] == [[], []]
+        shards.apply("a", "b", a=["acme"])
+
+
 def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli: Cli) -> None:
     shards.apply("a", "b", a=["acme"])
     Seen(shards.dsns["a"]).register()
     send(shards, "a", "acme", 0)
-    check = "shards", "check", str(shards.file)
 
     def state(name: str) -> dict[str, Any]:
-        """What `pgqpy shards check` says of a shard."""
-        return next(
-            each for each in json.loads(cli(*check, "--json").stdout) if each["shard"] == name
-        )
+        return next(each for each in checked(cli, shards) if each["shard"] == name)
 
     shards.want("a", "b", b=["acme"])
     apply = "shards", "apply", str(shards.wanted), str(shards.file)
@@ -460,7 +624,7 @@ def test_apply_that_is_killed_can_be_run_again(shards: Shards, spawn: Spawn, cli
     send(shards, "b", "acme", 2)
     ShardedConsumer(Seen, shards.file).run(until_empty=True)
     assert shards.seen() == {"acme": [0, 1, 2]}
-    assert cli.ok(*check).count(" 50.0 %") == 2
+    assert cli.ok("shards", "check", str(shards.file)).count(" 50.0 %") == 2
 
 
 def test_a_queue_is_split_over_shards_and_merged_again(
