@@ -29,6 +29,8 @@ _NEAR = 1.0
 #: Transactions that may still bring events, although the queue refuses inserts: each has a
 #: snapshot, or runs a statement, from before that, or has inserted. The others of those that were
 #: open see that it refuses. Without the right to see the state of a session, it counts as running.
+#: Autovacuum, which has no user, and walsenders have snapshots, and insert nothing: both are known
+#: without rights.
 _WRITERS = """
     select a.pid, a.usename, pg_catalog.clock_timestamp() - a.xact_start as age
       from pg_catalog.pg_stat_activity a
@@ -36,7 +38,8 @@ _WRITERS = """
       join pgq.queue q on q.queue_name = %s
      where a.datname = pg_catalog.current_database()
        and a.pid <> pg_catalog.pg_backend_pid()
-       and a.backend_type not in ('autovacuum worker', 'walsender')
+       and a.usesysid is not null
+       and a.pid not in (select pid from pg_catalog.pg_stat_replication)
        and (pg_catalog.age(a.backend_xmin) > fence.age
             or pg_catalog.age(a.backend_xid) > fence.age
                and (a.state is distinct from 'idle in transaction'
@@ -250,7 +253,8 @@ class _Planned:
             rows = old.rows(_WRITERS, fence, self.nodes.queue, fence)
             return [
                 (f"pid {each['pid']}" if each["pid"] else "a prepared transaction")
-                + f" of {each['usename']}, {duration(each['age'])}"
+                + f" of {each['usename']}"
+                + (f", {duration(each['age'])}" if each["age"] else "")
                 for each in rows
             ]
 

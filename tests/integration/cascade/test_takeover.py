@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from psycopg import IsolationLevel
 
 from pgqpy.cascade import (
     CascadedConsumer,
+    Nodes,
     Takeover,
     create_node,
     status,
@@ -44,6 +46,15 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
     with ExitStack() as stack:
         nodes = stack.enter_context(tree.open(name))
         return takeover(nodes, to, progress=progress, **options)
+
+
+def acts_as(role: str) -> Callable[[Connection], None]:
+    """Return what gives each new connection only the rights of a role."""
+
+    def check(conn: Connection) -> None:
+        conn.execute(f"set role {role}".encode())
+
+    return check
 
 
 def goes_on(writer: Writer) -> None:
@@ -170,6 +181,24 @@ def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tre
     tree.follows("a", "b")
     for name in "ab":
         assert sorted(tree.read(name)) == ["late", "latest", "meanwhile"]
+
+
+def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tree) -> None:
+    three(tree)
+    with (
+        psycopg.connect(tree.dsns["a"]) as writer,
+        Nodes(QUEUE, tree.dsns["a"], check=acts_as("pgq_admin")) as nodes,
+    ):
+        writer.isolation_level = IsolationLevel.REPEATABLE_READ
+        writer.execute("select 1")
+        with pytest.raises(CascadeError, match=rf"pid {writer.info.backend_pid} of \w+\n"):
+            takeover(nodes, "b", timeout=0.2)
+        ops.insert(writer, QUEUE, "late")
+        writer.commit()
+        takeover(nodes, "b")
+    tree.follows("a", "b")
+    for name in "ab":
+        assert tree.read(name) == ["late"]
 
 
 def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> None:
