@@ -441,6 +441,7 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
         other = connect()
         other.execute("set role test_noder")
         calls = (
+            "register_subscriber('q', 'nope', 'w', null)",
             "register_subscriber('q', 'c', 'c_worker', null)",
             "unregister_subscriber('q', 'b')",
             "set_subscriber_watermark('q', 'b', 2)",
@@ -454,6 +455,10 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
                 other.execute(f"select pgq_node.{call}".encode())
         assert code(other, "get_node_info") == 100
         root.execute("select pgq.grant_queue('q', '{consume}', 'test_noder')")
+        with other.transaction():
+            other.execute(f"select pgq_node.{calls[0]}".encode())
+            # What was refused locks nothing.
+            root.execute("select from pgq_node.node_info for update nowait")
         for call in calls:
             other.execute(f"select pgq_node.{call}".encode())
         for call in (
