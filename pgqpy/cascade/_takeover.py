@@ -5,10 +5,13 @@ Every step may be the last one: run again, the takeover goes on where the nodes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 from time import monotonic
+from typing import Any
 
 from pgqpy._runtime.words import duration
 from pgqpy.cascade._manage import (
@@ -21,7 +24,7 @@ from pgqpy.cascade._manage import (
 )
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
-from pgqpy.errors import CascadeError
+from pgqpy.errors import CascadeError, PgqError
 
 #: The seconds within which a node must catch up, to be near enough to the root.
 _NEAR = 1.0
@@ -57,6 +60,9 @@ _WRITERS = """
 """
 _FENCE = "select pg_catalog.pg_current_xact_id()::pg_catalog.xid::pg_catalog.text"
 
+_BOUND = "select pg_catalog.set_config('lock_timeout', %s, true)"
+_LOCKED = "55P03"
+
 #: The answer of demote_root if an event came after the last tick.
 _REST_CAME = 409
 
@@ -70,10 +76,12 @@ _PARTS = """
 """
 
 _TAKE_EVENTS = """
-    update pgq.queue
+    update pgq.queue q
        set queue_disable_insert = false,
            queue_external_ticker = false
      where queue_name = %s
+       and exists (select from pgq_node.node_info n
+                    where n.queue_name = q.queue_name and n.node_type = 'root')
     returning queue_id
 """
 
@@ -195,6 +203,7 @@ class _Planned:
         self.new = new
         self.timeout = timeout
         self.max_pause = max_pause
+        self.deadline = 0.0
         self.progress = progress
         self.last_tick = 0
         self.paused: timedelta | None = None
@@ -210,12 +219,7 @@ class _Planned:
                 self.wait_for_writers(self.timeout)
             self.gather()
             began = monotonic()
-            self.pause_and_copy()
-            self.progress("subscribe")
-            subscribe(new, nodes.location(self.old), old.info().worker, self.last_tick)
-            self.progress("demote")
-            while old.call("demote_root", 3, self.new, allow=(301, 409))["ret_code"] == _REST_CAME:
-                self.pause_and_copy()
+            self.pause_and_demote()
             if (provider := old.info().provider) != self.new:
                 raise CascadeError(f"another takeover was faster: {self.old} follows {provider}")
         self.progress("promote")
@@ -271,28 +275,62 @@ class _Planned:
                 self.progress("gather")
                 change_provider(self.nodes, name, self.new, wait=self.timeout)
 
+    def pause_and_demote(self) -> None:
+        """Have the old root refuse events, and be a branch when the new one has all of them."""
+        nodes, old, new = self.nodes, self.nodes.node(self.old), self.nodes.node(self.new)
+        self.deadline = monotonic() + self.max_pause
+        try:
+            self.pause_and_copy()
+            self.progress("subscribe")
+            worker = old.info().worker
+            with self.bound_locks(new):
+                subscribe(new, nodes.location(self.old), worker, self.last_tick)
+            self.progress("demote")
+            while self.demote(3, allow=(301, 409))["ret_code"] == _REST_CAME:
+                self.pause_and_copy()
+        except (Exception, KeyboardInterrupt) as error:
+            _take_events(old)
+            if isinstance(error, PgqError) and error.sqlstate == _LOCKED:
+                raise CascadeError(
+                    f"transactions hold locks for longer than {self.max_pause} s: {error.message}",
+                    hint=f"wait until they end, or end them; {self.old} is the root as before",
+                ) from error
+            raise
+
+    def left(self) -> float:
+        """Return the seconds until the old root is to take events again."""
+        return max(self.deadline - monotonic(), 0.001)
+
+    @contextmanager
+    def bound_locks(self, node: Node) -> Iterator[None]:
+        """Have a transaction not wait for locks for longer; any other one may hold them."""
+        with node.conn.transaction():
+            node.rows(_BOUND, f"{ceil(self.left() * 1000)}ms")
+            yield
+
+    def demote(self, step: int, *, allow: tuple[int, ...] = ()) -> dict[str, Any]:
+        old = self.nodes.node(self.old)
+        with self.bound_locks(old):
+            return old.call("demote_root", step, self.new, allow=allow)
+
     def pause_and_copy(self) -> None:
         """Have the old root refuse events, and wait until the new one has all of them."""
         old, new = self.nodes.node(self.old), self.nodes.node(self.new)
-        try:
-            self.progress("pause")
-            old.call("demote_root", 1, self.new)
-            self.wait_for_writers(self.max_pause)
-            rest = True
-            while rest:
-                self.progress("last tick")
-                self.last_tick = tick = old.call("demote_root", 2, self.new)["last_tick"]
-                self.progress("copy")
-                if not wait_for_tick(new, tick, self.max_pause):
-                    raise CascadeError(
-                        f"node {self.new} did not get the last events within {self.max_pause} s",
-                        hint=f"is its worker running? {self.old} is the root as before",
-                    )
-                rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
-            self.compare_parts()
-        except (Exception, KeyboardInterrupt):
-            _take_events(old)
-            raise
+        self.progress("pause")
+        self.demote(1)
+        self.wait_for_writers(self.left())
+        rest = True
+        while rest:
+            self.progress("last tick")
+            self.last_tick = tick = self.demote(2)["last_tick"]
+            self.progress("copy")
+            if not wait_for_tick(new, tick, self.left()):
+                raise CascadeError(
+                    f"node {self.new} did not get the last events within {self.max_pause} s",
+                    hint=f"is its worker running? {self.old} is the root as before",
+                )
+            rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
+        self.compare_parts()
 
     def compare_parts(self) -> None:
         """Raise unless the queues that are merged into this one go on where they have stopped."""

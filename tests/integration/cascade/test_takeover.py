@@ -215,6 +215,21 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> Non
         takeover(nodes, "b", max_pause=0.2, progress=progress)
     assert tree.info("a").type == "root"
     tree.insert("a", "second")
+    tree.work("b")
+    tree.follows("b", "a")
+
+    # One that inserts nothing is not waited for, and yet holds a lock.
+    with psycopg.connect(tree.dsns["a"]) as open_one:
+        table = ops.value(open_one, "select queue_data_pfx from pgq.queue")
+        open_one.commit()
+
+        def lock(step: str) -> None:
+            if step == "last tick":
+                open_one.execute(f"lock table {table} in row exclusive mode".encode())
+
+        with tree.open("a") as nodes, pytest.raises(CascadeError, match="hold locks for longer"):
+            takeover(nodes, "b", max_pause=1, progress=lock)
+        tree.insert("a", "third")
 
 
 def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
