@@ -161,7 +161,11 @@ def _join(
     here.call("register_location", name, location, False)
     for each in at_root.locations():
         here.call("register_location", each.name, each.dsn, each.dead)
-    here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+    with here.conn.transaction():
+        here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+        if nodes.local.restricted and node_type == "branch":
+            # Before it has events.
+            here.rows("select pgq.restrict_queue(%s)", nodes.queue)
     if here.is_ours:
         here.call("learn_epoch", nodes.node(root).info().epoch)
 

@@ -30,7 +30,9 @@ _INFO: LiteralString = """
            nullif(i.provider_node, i.node_name) as provider, i.worker_name as worker,
            coalesce(t.tick_id, i.worker_last_tick) as last_tick, i.local_watermark as watermark,
            i.worker_paused as paused, i.worker_uptodate as uptodate, c.cur_error as error,
-           coalesce(q.queue_disable_insert and q.queue_external_ticker, true) as refuses_events
+           coalesce(q.queue_disable_insert and q.queue_external_ticker, true) as refuses_events,
+           -- PgQ's own has no such column
+           coalesce((pg_catalog.to_jsonb(q) ->> 'queue_restricted')::boolean, false) as restricted
       from pgq_node.get_node_info(%s) i
       left join pgq.queue q on q.queue_name = %s and i.node_type <> 'leaf'
       left join pgq_node.get_consumer_info(%s) c on c.consumer_name = i.worker_name
@@ -59,6 +61,8 @@ class NodeInfo:
     error: str | None
     refuses_events: bool
     """As all copies do; of a root, that a takeover is under way."""
+    restricted: bool
+    """Whether roles need grants for its queue, which each database has of its own."""
     epoch: int
     """Which root it has heard of last; that of two roots with the higher one is the newer."""
     fenced_by: str | None

@@ -24,6 +24,7 @@ from pgqpy.cascade._manage import (
 )
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
+from pgqpy.dsn import redact
 from pgqpy.errors import CascadeError, PgqError
 
 #: The seconds within which a node must catch up, to be near enough to the root.
@@ -137,6 +138,7 @@ def takeover(
                 hint="drop the one that is wrong: pgqpy node drop",
             )
         old = root.name
+    check_restricted(nodes, infos, new, old)
     run = _Planned(nodes, old, new_root, timeout, max_pause, progress)
     if new.type == "root":
         run.take_events_again(new)
@@ -166,6 +168,20 @@ def promotable(infos: dict[str, NodeInfo], name: str) -> NodeInfo:
             hint="save its rest (pgqpy node rest), drop it, and make it anew as a branch",
         )
     return info
+
+
+def check_restricted(
+    nodes: Nodes, infos: dict[str, NodeInfo], new: NodeInfo, old: str | None
+) -> None:
+    """Raise if the queue is open at the new root, and not at the old one."""
+    known = [infos[old]] if old in infos else infos.values()
+    if new.type != "root" and not new.restricted and any(each.restricted for each in known):
+        dsn = redact(nodes.location(new.name).dsn)
+        raise CascadeError(
+            f"the queue is restricted, and open at node {new.name}: every writer could insert",
+            hint=f"restrict it: pgqpy queue restrict {nodes.queue} --dsn '{dsn}'; and grant rights"
+            " there, they are not copied",
+        )
 
 
 def _interrupted(infos: dict[str, NodeInfo], new: NodeInfo) -> str:

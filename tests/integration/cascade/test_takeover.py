@@ -232,6 +232,31 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> Non
         tree.insert("a", "third")
 
 
+def test_a_restricted_queue_is_restricted_at_new_branches_and_has_no_open_root(
+    tree: Tree, cli: Cli
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    restrict = "queue", "restrict", QUEUE, "--dsn"
+    cli.ok(*restrict, tree.dsns["a"])
+    tree.node("c", "branch", "a")
+    assert [tree.info(name).restricted for name in "abc"] == [True, False, True]
+    tree.work()
+    with tree.open("c") as nodes:
+        assert [each.problem for each in status(nodes) if each.problem] == [
+            "its queue is open, and restricted at a"
+        ]
+        with pytest.raises(CascadeError, match="pgqpy queue restrict"):
+            takeover(nodes, "b")
+    tree.stop("a")
+    tree.die("a")
+    with tree.open("c") as nodes, pytest.raises(CascadeError, match="pgqpy queue restrict"):
+        take_over_dead_root(nodes, "b")
+    cli.ok(*restrict, tree.dsns["b"])
+    with tree.open("c") as nodes:
+        assert take_over_dead_root(nodes, "b").new_root == "b"
+
+
 def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     tree: Tree, cli: Cli
 ) -> None:
