@@ -23,7 +23,7 @@ STATE = b"""
 select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
        (select c.node_type from pgq_node.node_info c
          where c.queue_name = n.combined_queue) as combined_type,
-       s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
+       s.completed_tick as completed, s.provider_node, s.provider_location,
        s.paused, s.uptodate, s.cur_error,
        n.node_attrs ~ '(^|&)sync_watermark=' is true as syncs, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
@@ -32,10 +32,8 @@ select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, 
                             and before.tick_id > 1
                             and before.tick_id < t.tick_id) then t.tick_time end as newest_time
   from pgq_node.node_info n
-  left join pgq_node.local_state s
-    on s.queue_name = n.queue_name and s.consumer_name = coalesce(%s::text, n.worker_name)
-  left join pgq_node.node_location l
-    on l.queue_name = s.queue_name and l.node_name = s.provider_node
+ cross join lateral pgq_node.get_consumer_state(
+       n.queue_name, coalesce(%s::text, n.worker_name)) s
   left join pgq.queue q on q.queue_name = n.queue_name
   left join lateral (
        select tick_id, tick_time from pgq.tick
