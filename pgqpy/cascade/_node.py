@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection import Connection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
@@ -22,7 +23,7 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
     """Return the state of the node and of a consumer there, by default of its worker.
 
     Raises an error if the database is no node of the queue, or the state names no provider;
-    ConsumerNotRegistered.
+    ConsumerNotRegistered, CascadeError.
     """
     asked = consumer, consumer, queue
     rows = fetch(conn, statements.STATE, asked, dict_row)
@@ -40,6 +41,8 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
             f"the provider {state.provider_node!r} of queue {queue!r} has no location",
             hint="Register it: pgq_node.register_location().",
         )
+    if consumer is not None:  # a worker of the root does not connect
+        usable(state.provider_location)
     return state
 
 
@@ -71,7 +74,7 @@ def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]
             f"queue {queue!r} has no node {node!r}",
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
-    return name, location
+    return name, usable(location)
 
 
 def note_error(conn: Connection, queue: str, consumer: str, error: Exception) -> None:

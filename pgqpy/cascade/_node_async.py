@@ -7,6 +7,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
@@ -21,7 +22,7 @@ async def async_read_state(
     """Return the state of the node and of a consumer there, by default of its worker.
 
     Raises an error if the database is no node of the queue, or the state names no provider;
-    ConsumerNotRegistered.
+    ConsumerNotRegistered, CascadeError.
     """
     asked = consumer, consumer, queue
     rows = await async_fetch(conn, statements.STATE, asked, dict_row)
@@ -39,6 +40,8 @@ async def async_read_state(
             f"the provider {state.provider_node!r} of queue {queue!r} has no location",
             hint="Register it: pgq_node.register_location().",
         )
+    if consumer is not None:  # a worker of the root does not connect
+        usable(state.provider_location)
     return state
 
 
@@ -70,7 +73,7 @@ async def async_find_node(conn: AsyncConnection, queue: str, node: str | None) -
             f"queue {queue!r} has no node {node!r}",
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
-    return name, location
+    return name, usable(location)
 
 
 async def async_note_error(

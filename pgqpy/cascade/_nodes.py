@@ -13,8 +13,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 import pgqpy.dsn
+from pgqpy.cascade._location import usable
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import CascadeError, ConnectionFailed, comes_from, translate_errors
+from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from, translate_errors
 
 NodeType: TypeAlias = Literal["root", "branch", "leaf"]
 
@@ -197,7 +198,7 @@ class Nodes:
         """Return the connection to a node. Raises ConnectionFailed, CascadeError."""
         if name not in self._open:
             location = self.location(name)
-            node = self.connect(location.dsn)
+            node = self.connect(usable(location.dsn))
             try:
                 found = node.info().name
                 if found != name:
@@ -249,7 +250,7 @@ class Nodes:
     def _ask(self, name: str) -> NodeInfo | str:
         try:
             return self.node(name).info()
-        except (ConnectionFailed, CascadeError) as error:
+        except (ConnectionFailed, CascadeError, InvalidDsn) as error:
             self.forget(name)
             # libpq says where before it says why.
             why = error.message.rpartition("failed: ")[2].removeprefix("FATAL:")

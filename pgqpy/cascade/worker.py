@@ -24,6 +24,7 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._lookout import PAUSE, Lookout
 from pgqpy.cascade._node import (
     check_worker,
@@ -384,7 +385,7 @@ class CascadedWorker(Stoppable):
 
     def _go_to_provider(self, state: NodeState) -> Provider:
         assert state.provider_location is not None
-        database = self._databases.at(state.provider_location)
+        database = self._databases.at(usable(state.provider_location))
         if self._provider is None or self._provider.database is not database:
             self._leave_provider()
             self._provider = Provider(database, self.queue)

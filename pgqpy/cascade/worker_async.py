@@ -21,6 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._lookout_async import PAUSE, AsyncLookout
 from pgqpy.cascade._node_async import (
     async_follow_news,
@@ -385,7 +386,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     async def _go_to_provider(self, state: NodeState) -> AsyncProvider:
         assert state.provider_location is not None
-        database = self._databases.at(state.provider_location)
+        database = self._databases.at(usable(state.provider_location))
         if self._provider is None or self._provider.database is not database:
             await self._leave_provider()
             self._provider = AsyncProvider(database, self.queue)
