@@ -87,7 +87,6 @@ def note_error(conn: Connection, queue: str, consumer: str, error: Exception) ->
 def follow_news(
     node: Connection,
     source: Connection,
-    queue: str,
     news: News,
     *,
     learns: bool,
@@ -98,12 +97,14 @@ def follow_news(
     Events only tell where to look, since a producer can forge them. ``learns`` if the node has
     epochs, ``knows`` if the provider has: PgQ's only pass them on.
     """
+    queue = news.queue
     if news.nodes:
         theirs, ours = [
             {name: more for name, *more in fetch(conn, statements.LOCATIONS, (queue,))}
             for conn in (source, node)
         ]
-        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+        known = theirs.keys() | ours.keys()
+        for name in sorted(known if news.of_all_nodes else known & news.nodes):
             if name not in theirs:
                 fetch(node, statements.UNLOCATE, (queue, name))
             elif theirs[name] != ours.get(name):
@@ -112,12 +113,13 @@ def follow_news(
         ((watermark, _),) = fetch(source, statements.PROGRESS, (queue,))
         if watermark is not None:
             fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
-    if news.epochs and learns:
-        epoch = max(news.epochs)
+    if news.epoch is not None and learns:
+        epoch = news.epoch
         if knows:
             ((epoch,),) = fetch(source, statements.EPOCH, (queue,))
         fetch(node, statements.LEARN, (queue, epoch))
-    for part, here in fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+    marked = any(news.parts.values())
+    for part, here in fetch(node, statements.PARTS, (queue,)) if marked else ():
         if news.parts.get(part, 0) > here:
             ((_, merged),) = fetch(source, statements.PROGRESS, (part,))
             tick = min(news.parts[part], here if merged is None else merged)

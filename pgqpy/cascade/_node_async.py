@@ -88,7 +88,6 @@ async def async_note_error(
 async def async_follow_news(
     node: AsyncConnection,
     source: AsyncConnection,
-    queue: str,
     news: News,
     *,
     learns: bool,
@@ -99,12 +98,14 @@ async def async_follow_news(
     Events only tell where to look, since a producer can forge them. ``learns`` if the node has
     epochs, ``knows`` if the provider has: PgQ's only pass them on.
     """
+    queue = news.queue
     if news.nodes:
         theirs, ours = [
             {name: more for name, *more in await async_fetch(conn, statements.LOCATIONS, (queue,))}
             for conn in (source, node)
         ]
-        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+        known = theirs.keys() | ours.keys()
+        for name in sorted(known if news.of_all_nodes else known & news.nodes):
             if name not in theirs:
                 await async_fetch(node, statements.UNLOCATE, (queue, name))
             elif theirs[name] != ours.get(name):
@@ -113,12 +114,13 @@ async def async_follow_news(
         ((watermark, _),) = await async_fetch(source, statements.PROGRESS, (queue,))
         if watermark is not None:
             await async_fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
-    if news.epochs and learns:
-        epoch = max(news.epochs)
+    if news.epoch is not None and learns:
+        epoch = news.epoch
         if knows:
             ((epoch,),) = await async_fetch(source, statements.EPOCH, (queue,))
         await async_fetch(node, statements.LEARN, (queue, epoch))
-    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+    marked = any(news.parts.values())
+    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if marked else ():
         if news.parts.get(part, 0) > here:
             ((_, merged),) = await async_fetch(source, statements.PROGRESS, (part,))
             tick = min(news.parts[part], here if merged is None else merged)
