@@ -390,6 +390,11 @@ def test_a_producer_can_forge_no_news_of_the_nodes(
     ops.tick(root.conn, "q")
     branch.catch_up()
     assert branch.conn.execute(places).fetchall() == root.conn.execute(places).fetchall()
+    # And that among more than a worker keeps.
+    root.conn.execute(
+        "select pgq.insert_event('q', 'pgq.location-info', n::text, 'q', null, null, null)"
+        " from generate_series(1, 1100) n"
+    )
     root.conn.execute("select pgq_node.unregister_location('q', 'new')")
     ops.tick(root.conn, "q")
     branch.catch_up()
