@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pgqpy.dsn
 from pgqpy._runtime.database import identify
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._manage import check_provider
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
 from pgqpy.connection import Connection
@@ -77,7 +78,7 @@ def _check_arguments(
         )
     if combined_queue is not None and node_type != "leaf":
         raise CascadeError("only a leaf has a combined queue")
-    if not pgqpy.dsn.parse(location):
+    if not pgqpy.dsn.parse(usable(location)):
         raise CascadeError(
             "other nodes need the location of this one",
             hint="give the DSN by which they find it: --location",
@@ -112,8 +113,8 @@ def _check_new(here: Node, name: str, node_type: str, location: str, nodes: Node
     check_provider(nodes.local)
     for each in nodes.locations.values():
         try:
-            is_here = each.dsn == location or _leads_to(here, nodes.connect(each.dsn))
-        except ConnectionFailed:
+            is_here = each.dsn == location or _leads_to(here, nodes.connect(usable(each.dsn)))
+        except (ConnectionFailed, CascadeError):
             is_here = False
         if is_here and each.name != name:
             raise CascadeError(
@@ -161,7 +162,11 @@ def _join(
     here.call("register_location", name, location, False)
     for each in at_root.locations():
         here.call("register_location", each.name, each.dsn, each.dead)
-    here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+    with here.conn.transaction():
+        here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+        if nodes.local.restricted and node_type == "branch":
+            # Before it has events.
+            here.rows("select pgq.restrict_queue(%s)", nodes.queue)
     if here.is_ours:
         here.call("learn_epoch", nodes.node(root).info().epoch)
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pgqpy.cascade._manage import change_provider, set_paused, wait_for_tick
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
-from pgqpy.cascade._takeover import Progress, Takeover, complete, promotable, tick_time
+from pgqpy.cascade._takeover import (
+    Progress,
+    Takeover,
+    check_restricted,
+    complete,
+    promotable,
+    tick_time,
+)
 from pgqpy.errors import CascadeError
 
 #: How many ids of ticks, and of events, a new root leaves out: the dead one may have given them.
@@ -65,6 +72,7 @@ def take_over_dead_root(
             hint="take over without --dead; no event is lost then",
         )
     old = _dead_root(nodes, infos, new, dead)
+    check_restricted(nodes, infos, new, old)
     unknown = {name for name in dead - {old, *without} if not nodes.locations[name].dead}
     if unknown and root is None:
         raise CascadeError(

@@ -14,6 +14,7 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.words import plural
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._nodes import NodeInfo, Nodes
 from pgqpy.cascade._status import fence_if_replaced
 from pgqpy.errors import PgqError
@@ -56,8 +57,8 @@ class Lookout:
 
     def _ask(self, location: str) -> int | None:
         """Return the epoch of which a node has heard; None if it cannot tell."""
-        database = self._databases.at(location)
         try:
+            database = self._databases.at(usable(location))
             with database.connection() as conn:
                 if not (database.capable(conn))["epochs"]:
                     return None

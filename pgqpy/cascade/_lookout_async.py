@@ -11,6 +11,7 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.words import plural
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._nodes import NodeInfo, Nodes
 from pgqpy.cascade._status import fence_if_replaced
 from pgqpy.errors import PgqError
@@ -53,8 +54,8 @@ class AsyncLookout:
 
     async def _ask(self, location: str) -> int | None:
         """Return the epoch of which a node has heard; None if it cannot tell."""
-        database = self._databases.at(location)
         try:
+            database = self._databases.at(usable(location))
             async with database.connection() as conn:
                 if not (await database.capable(conn))["epochs"]:
                     return None

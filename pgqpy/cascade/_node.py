@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection import Connection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
@@ -22,7 +23,7 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
     """Return the state of the node and of a consumer there, by default of its worker.
 
     Raises an error if the database is no node of the queue, or the state names no provider;
-    ConsumerNotRegistered.
+    ConsumerNotRegistered, CascadeError.
     """
     asked = consumer, consumer, queue
     rows = fetch(conn, statements.STATE, asked, dict_row)
@@ -40,6 +41,8 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
             f"the provider {state.provider_node!r} of queue {queue!r} has no location",
             hint="Register it: pgq_node.register_location().",
         )
+    if consumer is not None:  # a worker of the root does not connect
+        usable(state.provider_location)
     return state
 
 
@@ -71,7 +74,7 @@ def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]
             f"queue {queue!r} has no node {node!r}",
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
-    return name, location
+    return name, usable(location)
 
 
 def note_error(conn: Connection, queue: str, consumer: str, error: Exception) -> None:
@@ -84,7 +87,6 @@ def note_error(conn: Connection, queue: str, consumer: str, error: Exception) ->
 def follow_news(
     node: Connection,
     source: Connection,
-    queue: str,
     news: News,
     *,
     learns: bool,
@@ -95,12 +97,14 @@ def follow_news(
     Events only tell where to look, since a producer can forge them. ``learns`` if the node has
     epochs, ``knows`` if the provider has: PgQ's only pass them on.
     """
+    queue = news.queue
     if news.nodes:
         theirs, ours = [
             {name: more for name, *more in fetch(conn, statements.LOCATIONS, (queue,))}
             for conn in (source, node)
         ]
-        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+        known = theirs.keys() | ours.keys()
+        for name in sorted(known if news.of_all_nodes else known & news.nodes):
             if name not in theirs:
                 fetch(node, statements.UNLOCATE, (queue, name))
             elif theirs[name] != ours.get(name):
@@ -109,12 +113,13 @@ def follow_news(
         ((watermark, _),) = fetch(source, statements.PROGRESS, (queue,))
         if watermark is not None:
             fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
-    if news.epochs and learns:
-        epoch = max(news.epochs)
+    if news.epoch is not None and learns:
+        epoch = news.epoch
         if knows:
             ((epoch,),) = fetch(source, statements.EPOCH, (queue,))
         fetch(node, statements.LEARN, (queue, epoch))
-    for part, here in fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+    marked = any(news.parts.values())
+    for part, here in fetch(node, statements.PARTS, (queue,)) if marked else ():
         if news.parts.get(part, 0) > here:
             ((_, merged),) = fetch(source, statements.PROGRESS, (part,))
             tick = min(news.parts[part], here if merged is None else merged)

@@ -7,6 +7,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._statements import News, NodeState
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
@@ -21,7 +22,7 @@ async def async_read_state(
     """Return the state of the node and of a consumer there, by default of its worker.
 
     Raises an error if the database is no node of the queue, or the state names no provider;
-    ConsumerNotRegistered.
+    ConsumerNotRegistered, CascadeError.
     """
     asked = consumer, consumer, queue
     rows = await async_fetch(conn, statements.STATE, asked, dict_row)
@@ -39,6 +40,8 @@ async def async_read_state(
             f"the provider {state.provider_node!r} of queue {queue!r} has no location",
             hint="Register it: pgq_node.register_location().",
         )
+    if consumer is not None:  # a worker of the root does not connect
+        usable(state.provider_location)
     return state
 
 
@@ -70,7 +73,7 @@ async def async_find_node(conn: AsyncConnection, queue: str, node: str | None) -
             f"queue {queue!r} has no node {node!r}",
             hint="pgq_node.get_queue_locations() lists its nodes.",
         )
-    return name, location
+    return name, usable(location)
 
 
 async def async_note_error(
@@ -85,7 +88,6 @@ async def async_note_error(
 async def async_follow_news(
     node: AsyncConnection,
     source: AsyncConnection,
-    queue: str,
     news: News,
     *,
     learns: bool,
@@ -96,12 +98,14 @@ async def async_follow_news(
     Events only tell where to look, since a producer can forge them. ``learns`` if the node has
     epochs, ``knows`` if the provider has: PgQ's only pass them on.
     """
+    queue = news.queue
     if news.nodes:
         theirs, ours = [
             {name: more for name, *more in await async_fetch(conn, statements.LOCATIONS, (queue,))}
             for conn in (source, node)
         ]
-        for name in sorted(news.nodes & (theirs.keys() | ours.keys())):
+        known = theirs.keys() | ours.keys()
+        for name in sorted(known if news.of_all_nodes else known & news.nodes):
             if name not in theirs:
                 await async_fetch(node, statements.UNLOCATE, (queue, name))
             elif theirs[name] != ours.get(name):
@@ -110,12 +114,13 @@ async def async_follow_news(
         ((watermark, _),) = await async_fetch(source, statements.PROGRESS, (queue,))
         if watermark is not None:
             await async_fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
-    if news.epochs and learns:
-        epoch = max(news.epochs)
+    if news.epoch is not None and learns:
+        epoch = news.epoch
         if knows:
             ((epoch,),) = await async_fetch(source, statements.EPOCH, (queue,))
         await async_fetch(node, statements.LEARN, (queue, epoch))
-    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if news.parts else ():
+    marked = any(news.parts.values())
+    for part, here in await async_fetch(node, statements.PARTS, (queue,)) if marked else ():
         if news.parts.get(part, 0) > here:
             ((_, merged),) = await async_fetch(source, statements.PROGRESS, (part,))
             tick = min(news.parts[part], here if merged is None else merged)

@@ -13,8 +13,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 import pgqpy.dsn
+from pgqpy.cascade._location import usable
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import CascadeError, ConnectionFailed, comes_from, translate_errors
+from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from, translate_errors
 
 NodeType: TypeAlias = Literal["root", "branch", "leaf"]
 
@@ -30,7 +31,9 @@ _INFO: LiteralString = """
            nullif(i.provider_node, i.node_name) as provider, i.worker_name as worker,
            coalesce(t.tick_id, i.worker_last_tick) as last_tick, i.local_watermark as watermark,
            i.worker_paused as paused, i.worker_uptodate as uptodate, c.cur_error as error,
-           coalesce(q.queue_disable_insert and q.queue_external_ticker, true) as refuses_events
+           coalesce(q.queue_disable_insert and q.queue_external_ticker, true) as refuses_events,
+           -- PgQ's own has no such column
+           coalesce((pg_catalog.to_jsonb(q) ->> 'queue_restricted')::boolean, false) as restricted
       from pgq_node.get_node_info(%s) i
       left join pgq.queue q on q.queue_name = %s and i.node_type <> 'leaf'
       left join pgq_node.get_consumer_info(%s) c on c.consumer_name = i.worker_name
@@ -59,6 +62,8 @@ class NodeInfo:
     error: str | None
     refuses_events: bool
     """As all copies do; of a root, that a takeover is under way."""
+    restricted: bool
+    """Whether roles need grants for its queue, which each database has of its own."""
     epoch: int
     """Which root it has heard of last; that of two roots with the higher one is the newer."""
     fenced_by: str | None
@@ -193,7 +198,7 @@ class Nodes:
         """Return the connection to a node. Raises ConnectionFailed, CascadeError."""
         if name not in self._open:
             location = self.location(name)
-            node = self.connect(location.dsn)
+            node = self.connect(usable(location.dsn))
             try:
                 found = node.info().name
                 if found != name:
@@ -245,7 +250,7 @@ class Nodes:
     def _ask(self, name: str) -> NodeInfo | str:
         try:
             return self.node(name).info()
-        except (ConnectionFailed, CascadeError) as error:
+        except (ConnectionFailed, CascadeError, InvalidDsn) as error:
             self.forget(name)
             # libpq says where before it says why.
             why = error.message.rpartition("failed: ")[2].removeprefix("FATAL:")

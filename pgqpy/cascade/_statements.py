@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from psycopg import sql
@@ -23,19 +23,19 @@ STATE = b"""
 select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, n.combined_queue,
        (select c.node_type from pgq_node.node_info c
          where c.queue_name = n.combined_queue) as combined_type,
-       s.last_tick_id as completed, s.provider_node, l.node_location as provider_location,
+       s.completed_tick as completed, s.provider_node, s.provider_location,
        s.paused, s.uptodate, s.cur_error,
        n.node_attrs ~ '(^|&)sync_watermark=' is true as syncs, t.tick_id as newest,
        -- The first tick of a node is its own: only those after it were copied.
        case when exists (select from pgq.tick before
                           where before.tick_queue = q.queue_id
                             and before.tick_id > 1
-                            and before.tick_id < t.tick_id) then t.tick_time end as newest_time
+                            and before.tick_id < t.tick_id) then t.tick_time end as newest_time,
+       array(select p.queue_name from pgq_node.node_info p
+              where p.combined_queue = n.queue_name) as parts
   from pgq_node.node_info n
-  left join pgq_node.local_state s
-    on s.queue_name = n.queue_name and s.consumer_name = coalesce(%s::text, n.worker_name)
-  left join pgq_node.node_location l
-    on l.queue_name = s.queue_name and l.node_name = s.provider_node
+ cross join lateral pgq_node.get_consumer_state(
+       n.queue_name, coalesce(%s::text, n.worker_name)) s
   left join pgq.queue q on q.queue_name = n.queue_name
   left join lateral (
        select tick_id, tick_time from pgq.tick
@@ -182,15 +182,47 @@ class Tick:
     batch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class News:
-    """What events that control the nodes are about. Any producer can insert such events."""
+    """What the events of a transaction that control the nodes of a queue are about. Any producer
+    can insert such events, so that only little of them is kept."""
 
-    nodes: set[str]
-    watermark: bool
-    epochs: set[int]
+    queue: str
     #: The last ticks of the queues that are merged into this one.
     parts: dict[str, int]
+    nodes: set[str] = field(default_factory=set)
+    watermark: bool = False
+    epoch: int | None = None
+
+    @property
+    def of_all_nodes(self) -> bool:
+        """Whether there were too many names to keep."""
+        return len(self.nodes) > _MOST_NODES
+
+    def read(self, rows: Sequence[bytes]) -> None:
+        """Take up what rows of a COPY of `COPIED` say; the others may look so, and be large."""
+        for row in rows:
+            if CONTROL in row and len(row) <= _LONGEST:
+                self._read(*_texts(row.removeprefix(HEADER))[4:])
+
+    def _read(
+        self, kind: str | None, data: str | None, extra1: str | None, *extra: str | None
+    ) -> None:
+        if data is None:
+            return
+        if kind == "pgq.tick-id":
+            if extra1 in self.parts and _NUMBER.fullmatch(data):
+                self.parts[extra1] = max(self.parts[extra1], int(data))
+        elif extra1 != self.queue:
+            return
+        elif kind == "pgq.global-watermark":
+            self.watermark = True
+        elif kind in ("pgq.location-info", "pgq.unregister-location"):
+            if not self.of_all_nodes:
+                self.nodes.add(data)
+            extra4 = extra[-1]
+            if extra4 is not None and _NUMBER.fullmatch(extra4):
+                self.epoch = max(self.epoch or 0, int(extra4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +244,8 @@ class NodeState:
     syncs: bool
     newest: int | None
     newest_time: datetime | None
+    #: The queues that are merged into this one here.
+    parts: list[str]
 
 
 def without(tick: Tick, events: Sequence[int]) -> Tick:
@@ -252,39 +286,6 @@ def copy_control_out(ticks: Sequence[Tick]) -> bytes:
     )
 
 
-def control_rows(rows: Sequence[bytes]) -> list[bytes]:
-    """Return the rows of a COPY of `COPIED` that may be for nodes. The others are not kept: many
-    payloads may look so, and be large."""
-    return [
-        row
-        for row in rows
-        if CONTROL in row
-        and len(row) <= _LONGEST
-        and (_texts(row.removeprefix(HEADER))[4] or "").startswith("pgq.")
-    ]
-
-
-def controls(rows: Sequence[bytes], queue: str) -> News:
-    """Return what is for the node in rows from `control_rows`."""
-    news = News(set(), False, set(), {})
-    for row in rows:
-        kind, data, extra1, _, _, extra4 = _texts(row.removeprefix(HEADER))[4:]
-        if data is None or extra1 is None:
-            continue
-        if kind == "pgq.tick-id":
-            if _NUMBER.fullmatch(data):
-                news.parts[extra1] = max(news.parts.get(extra1, 0), int(data))
-        elif extra1 != queue:
-            continue
-        elif kind == "pgq.global-watermark":
-            news = replace(news, watermark=True)
-        elif kind in ("pgq.location-info", "pgq.unregister-location"):
-            news.nodes.add(data)
-            if extra4 is not None and _NUMBER.fullmatch(extra4):
-                news.epochs.add(int(extra4))
-    return news
-
-
 # With psycopg.sql a fifth of a worker's time would be spent here.
 def _copy(query: str) -> bytes:
     return f"copy ({query}) to stdout (format binary)".encode()
@@ -294,6 +295,8 @@ _length = struct.Struct(">i")
 _NUMBER = re.compile("[0-9]{1,18}")
 #: The bytes of a row that has names, numbers and a connection string.
 _LONGEST = 4_000
+#: Of more nodes than these the names are not kept: then all are looked at.
+_MOST_NODES = 1_000
 
 
 def _texts(row: bytes) -> list[str | None]:

@@ -227,4 +227,8 @@ def _problem(
         return f"its provider {info.provider} cannot be asked"
     if provider.fenced_by is not None:
         return f"its provider {provider.name} is an old root: give it another one"
-    return f"not registered at {provider.name}" if behind is None else None
+    if behind is None:
+        return f"not registered at {provider.name}"
+    if info.type == "branch" and root.restricted and not info.restricted:
+        return f"its queue is open, and restricted at {root.name}"
+    return None

@@ -5,10 +5,13 @@ Every step may be the last one: run again, the takeover goes on where the nodes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 from time import monotonic
+from typing import Any
 
 from pgqpy._runtime.words import duration
 from pgqpy.cascade._manage import (
@@ -21,7 +24,8 @@ from pgqpy.cascade._manage import (
 )
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
-from pgqpy.errors import CascadeError
+from pgqpy.dsn import redact
+from pgqpy.errors import CascadeError, PgqError
 
 #: The seconds within which a node must catch up, to be near enough to the root.
 _NEAR = 1.0
@@ -29,6 +33,8 @@ _NEAR = 1.0
 #: Transactions that may still bring events, although the queue refuses inserts: each has a
 #: snapshot, or runs a statement, from before that, or has inserted. The others of those that were
 #: open see that it refuses. Without the right to see the state of a session, it counts as running.
+#: Autovacuum, which has no user, and walsenders have snapshots, and insert nothing: both are known
+#: without rights.
 _WRITERS = """
     select a.pid, a.usename, pg_catalog.clock_timestamp() - a.xact_start as age
       from pg_catalog.pg_stat_activity a
@@ -36,7 +42,8 @@ _WRITERS = """
       join pgq.queue q on q.queue_name = %s
      where a.datname = pg_catalog.current_database()
        and a.pid <> pg_catalog.pg_backend_pid()
-       and a.backend_type not in ('autovacuum worker', 'walsender')
+       and a.usesysid is not null
+       and a.pid not in (select pid from pg_catalog.pg_stat_replication)
        and (pg_catalog.age(a.backend_xmin) > fence.age
             or pg_catalog.age(a.backend_xid) > fence.age
                and (a.state is distinct from 'idle in transaction'
@@ -54,6 +61,9 @@ _WRITERS = """
 """
 _FENCE = "select pg_catalog.pg_current_xact_id()::pg_catalog.xid::pg_catalog.text"
 
+_BOUND = "select pg_catalog.set_config('lock_timeout', %s, true)"
+_LOCKED = "55P03"
+
 #: The answer of demote_root if an event came after the last tick.
 _REST_CAME = 409
 
@@ -67,10 +77,12 @@ _PARTS = """
 """
 
 _TAKE_EVENTS = """
-    update pgq.queue
+    update pgq.queue q
        set queue_disable_insert = false,
            queue_external_ticker = false
      where queue_name = %s
+       and exists (select from pgq_node.node_info n
+                    where n.queue_name = q.queue_name and n.node_type = 'root')
     returning queue_id
 """
 
@@ -126,6 +138,7 @@ def takeover(
                 hint="drop the one that is wrong: pgqpy node drop",
             )
         old = root.name
+    check_restricted(nodes, infos, new, old)
     run = _Planned(nodes, old, new_root, timeout, max_pause, progress)
     if new.type == "root":
         run.take_events_again(new)
@@ -155,6 +168,20 @@ def promotable(infos: dict[str, NodeInfo], name: str) -> NodeInfo:
             hint="save its rest (pgqpy node rest), drop it, and make it anew as a branch",
         )
     return info
+
+
+def check_restricted(
+    nodes: Nodes, infos: dict[str, NodeInfo], new: NodeInfo, old: str | None
+) -> None:
+    """Raise if the queue is open at the new root, and not at the old one."""
+    known = [infos[old]] if old in infos else infos.values()
+    if new.type != "root" and not new.restricted and any(each.restricted for each in known):
+        dsn = redact(nodes.location(new.name).dsn)
+        raise CascadeError(
+            f"the queue is restricted, and open at node {new.name}: every writer could insert",
+            hint=f"restrict it: pgqpy queue restrict {nodes.queue} --dsn '{dsn}'; and grant rights"
+            " there, they are not copied",
+        )
 
 
 def _interrupted(infos: dict[str, NodeInfo], new: NodeInfo) -> str:
@@ -192,6 +219,7 @@ class _Planned:
         self.new = new
         self.timeout = timeout
         self.max_pause = max_pause
+        self.deadline = 0.0
         self.progress = progress
         self.last_tick = 0
         self.paused: timedelta | None = None
@@ -207,12 +235,7 @@ class _Planned:
                 self.wait_for_writers(self.timeout)
             self.gather()
             began = monotonic()
-            self.pause_and_copy()
-            self.progress("subscribe")
-            subscribe(new, nodes.location(self.old), old.info().worker, self.last_tick)
-            self.progress("demote")
-            while old.call("demote_root", 3, self.new, allow=(301, 409))["ret_code"] == _REST_CAME:
-                self.pause_and_copy()
+            self.pause_and_demote()
             if (provider := old.info().provider) != self.new:
                 raise CascadeError(f"another takeover was faster: {self.old} follows {provider}")
         self.progress("promote")
@@ -250,7 +273,8 @@ class _Planned:
             rows = old.rows(_WRITERS, fence, self.nodes.queue, fence)
             return [
                 (f"pid {each['pid']}" if each["pid"] else "a prepared transaction")
-                + f" of {each['usename']}, {duration(each['age'])}"
+                + f" of {each['usename']}"
+                + (f", {duration(each['age'])}" if each["age"] else "")
                 for each in rows
             ]
 
@@ -267,28 +291,62 @@ class _Planned:
                 self.progress("gather")
                 change_provider(self.nodes, name, self.new, wait=self.timeout)
 
+    def pause_and_demote(self) -> None:
+        """Have the old root refuse events, and be a branch when the new one has all of them."""
+        nodes, old, new = self.nodes, self.nodes.node(self.old), self.nodes.node(self.new)
+        self.deadline = monotonic() + self.max_pause
+        try:
+            self.pause_and_copy()
+            self.progress("subscribe")
+            worker = old.info().worker
+            with self.bound_locks(new):
+                subscribe(new, nodes.location(self.old), worker, self.last_tick)
+            self.progress("demote")
+            while self.demote(3, allow=(301, 409))["ret_code"] == _REST_CAME:
+                self.pause_and_copy()
+        except (Exception, KeyboardInterrupt) as error:
+            _take_events(old)
+            if isinstance(error, PgqError) and error.sqlstate == _LOCKED:
+                raise CascadeError(
+                    f"transactions hold locks for longer than {self.max_pause} s: {error.message}",
+                    hint=f"wait until they end, or end them; {self.old} is the root as before",
+                ) from error
+            raise
+
+    def left(self) -> float:
+        """Return the seconds until the old root is to take events again."""
+        return max(self.deadline - monotonic(), 0.001)
+
+    @contextmanager
+    def bound_locks(self, node: Node) -> Iterator[None]:
+        """Have a transaction not wait for locks for longer; any other one may hold them."""
+        with node.conn.transaction():
+            node.rows(_BOUND, f"{ceil(self.left() * 1000)}ms")
+            yield
+
+    def demote(self, step: int, *, allow: tuple[int, ...] = ()) -> dict[str, Any]:
+        old = self.nodes.node(self.old)
+        with self.bound_locks(old):
+            return old.call("demote_root", step, self.new, allow=allow)
+
     def pause_and_copy(self) -> None:
         """Have the old root refuse events, and wait until the new one has all of them."""
         old, new = self.nodes.node(self.old), self.nodes.node(self.new)
-        try:
-            self.progress("pause")
-            old.call("demote_root", 1, self.new)
-            self.wait_for_writers(self.max_pause)
-            rest = True
-            while rest:
-                self.progress("last tick")
-                self.last_tick = tick = old.call("demote_root", 2, self.new)["last_tick"]
-                self.progress("copy")
-                if not wait_for_tick(new, tick, self.max_pause):
-                    raise CascadeError(
-                        f"node {self.new} did not get the last events within {self.max_pause} s",
-                        hint=f"is its worker running? {self.old} is the root as before",
-                    )
-                rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
-            self.compare_parts()
-        except (Exception, KeyboardInterrupt):
-            _take_events(old)
-            raise
+        self.progress("pause")
+        self.demote(1)
+        self.wait_for_writers(self.left())
+        rest = True
+        while rest:
+            self.progress("last tick")
+            self.last_tick = tick = self.demote(2)["last_tick"]
+            self.progress("copy")
+            if not wait_for_tick(new, tick, self.left()):
+                raise CascadeError(
+                    f"node {self.new} did not get the last events within {self.max_pause} s",
+                    hint=f"is its worker running? {self.old} is the root as before",
+                )
+            rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
+        self.compare_parts()
 
     def compare_parts(self) -> None:
         """Raise unless the queues that are merged into this one go on where they have stopped."""

@@ -24,6 +24,7 @@ from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._lookout import PAUSE, Lookout
 from pgqpy.cascade._node import (
     check_worker,
@@ -32,7 +33,7 @@ from pgqpy.cascade._node import (
     read_state,
 )
 from pgqpy.cascade._provider import Provider
-from pgqpy.cascade._statements import NodeState, Tick
+from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
@@ -224,17 +225,17 @@ class CascadedWorker(Stoppable):
             self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
+        news = News(self.queue, dict.fromkeys(state.parts, 0))
         with translate_errors():
             # A connection whose transaction fails is closed, which rolls it back.
             if not copies:
                 node.execute(b"begin")
             if merged is not None:
                 self._merge(node, source, ticks, merged)
-            rows = read(source, ticks)
-            news = statements.controls(rows, self.queue)
+            read(source, ticks, news)
             above = provider.database.capable(source)
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
-            follow_news(node, source, self.queue, news, **epochs)
+            follow_news(node, source, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             with node.pipeline():
                 node.execute(statements.COMPLETED, completed)
@@ -248,24 +249,23 @@ class CascadedWorker(Stoppable):
         self._report(node, provider, source, state)
         return more or known is None
 
-    def _copy(self, node: Connection, source: Connection, ticks: Sequence[Tick]) -> list[bytes]:
-        """Copy ticks and their events, without decoding them; return rows that may be for the
-        node."""
+    def _copy(
+        self, node: Connection, source: Connection, ticks: Sequence[Tick], news: News
+    ) -> None:
+        """Copy ticks and their events, without decoding those that are no news."""
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
         with node.pipeline():
             node.execute(b"begin")
             ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
-        found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(statements.control_rows(messages))
+                news.read(messages)
 
         out = statements.copy_ticks_out(ticks, txids)
         self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
-        return found
 
     def _merge(
         self, node: Connection, source: Connection, ticks: Sequence[Tick], queue: str
@@ -297,17 +297,15 @@ class CascadedWorker(Stoppable):
         finally:
             reader.close()
 
-    def _read_controls(self, source: Connection, ticks: Sequence[Tick]) -> list[bytes]:
-        """Return the rows of events that control the nodes."""
-        found: list[bytes] = []
+    def _read_controls(self, source: Connection, ticks: Sequence[Tick], news: News) -> None:
+        """Read the events that control the nodes."""
         reader = CopyReader(source)
         try:
             reader.begin(statements.copy_control_out(ticks))
             while messages := reader.messages():
-                found += statements.control_rows(messages)
+                news.read(messages)
         finally:
             reader.close()
-        return found
 
     def _go_around(
         self,
@@ -384,7 +382,7 @@ class CascadedWorker(Stoppable):
 
     def _go_to_provider(self, state: NodeState) -> Provider:
         assert state.provider_location is not None
-        database = self._databases.at(state.provider_location)
+        database = self._databases.at(usable(state.provider_location))
         if self._provider is None or self._provider.database is not database:
             self._leave_provider()
             self._provider = Provider(database, self.queue)

@@ -21,6 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import copy_in
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._location import usable
 from pgqpy.cascade._lookout_async import PAUSE, AsyncLookout
 from pgqpy.cascade._node_async import (
     async_follow_news,
@@ -29,7 +30,7 @@ from pgqpy.cascade._node_async import (
     check_worker,
 )
 from pgqpy.cascade._provider_async import AsyncProvider
-from pgqpy.cascade._statements import NodeState, Tick
+from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncCopyReader
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
@@ -221,17 +222,17 @@ class AsyncCascadedWorker(AsyncStoppable):
             await self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
+        news = News(self.queue, dict.fromkeys(state.parts, 0))
         with translate_errors():
             # A connection whose transaction fails is closed, which rolls it back.
             if not copies:
                 await node.execute(b"begin")
             if merged is not None:
                 await self._merge(node, source, ticks, merged)
-            rows = await read(source, ticks)
-            news = statements.controls(rows, self.queue)
+            await read(source, ticks, news)
             above = await provider.database.capable(source)
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
-            await async_follow_news(node, source, self.queue, news, **epochs)
+            await async_follow_news(node, source, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
             async with node.pipeline():
                 await node.execute(statements.COMPLETED, completed)
@@ -246,10 +247,9 @@ class AsyncCascadedWorker(AsyncStoppable):
         return more or known is None
 
     async def _copy(
-        self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick]
-    ) -> list[bytes]:
-        """Copy ticks and their events, without decoding them; return rows that may be for the
-        node."""
+        self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick], news: News
+    ) -> None:
+        """Copy ticks and their events, without decoding those that are no news."""
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
@@ -258,15 +258,13 @@ class AsyncCascadedWorker(AsyncStoppable):
             ((table, txids),) = await async_fetch(
                 node, statements.COPY_TICKS, [self.queue, *columns]
             )
-        found: list[bytes] = []
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:
-                found.extend(statements.control_rows(messages))
+                news.read(messages)
 
         out = statements.copy_ticks_out(ticks, txids)
         await self._pass_on(source, out, node, copy_in(table, statements.COPIED), look)
-        return found
 
     async def _merge(
         self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick], queue: str
@@ -298,17 +296,17 @@ class AsyncCascadedWorker(AsyncStoppable):
         finally:
             await reader.close()
 
-    async def _read_controls(self, source: AsyncConnection, ticks: Sequence[Tick]) -> list[bytes]:
-        """Return the rows of events that control the nodes."""
-        found: list[bytes] = []
+    async def _read_controls(
+        self, source: AsyncConnection, ticks: Sequence[Tick], news: News
+    ) -> None:
+        """Read the events that control the nodes."""
         reader = AsyncCopyReader(source)
         try:
             await reader.begin(statements.copy_control_out(ticks))
             while messages := await reader.messages():
-                found += statements.control_rows(messages)
+                news.read(messages)
         finally:
             await reader.close()
-        return found
 
     async def _go_around(
         self,
@@ -385,7 +383,7 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     async def _go_to_provider(self, state: NodeState) -> AsyncProvider:
         assert state.provider_location is not None
-        database = self._databases.at(state.provider_location)
+        database = self._databases.at(usable(state.provider_location))
         if self._provider is None or self._provider.database is not database:
             await self._leave_provider()
             self._provider = AsyncProvider(database, self.queue)

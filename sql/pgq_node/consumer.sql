@@ -63,6 +63,21 @@ begin
 end;
 $$;
 
+create or replace function pgq_node._shown_error(i_queue_name text, i_consumer_name text, i_error text)
+returns text
+language plpgsql stable
+as $$
+-- Returns why a consumer's batch failed, which may quote an event; null if the queue is restricted here and the caller may
+-- neither read it nor consume from it as this consumer. As in pgq.failing_consumer.
+begin
+    return (select i_error
+             where not exists (select from pgq.queue q
+                                where q.queue_name = i_queue_name
+                                  and q.queue_restricted
+                                  and not pgq._may_see(q.queue_id, i_consumer_name, current_user)));
+end;
+$$;
+
 create or replace function pgq_node.get_consumer_state(
     i_queue_name text, i_consumer_name text,
     out ret_code int4, out ret_note text,
@@ -81,9 +96,10 @@ as $$
 --      provider_location   - connection string of this
 --      paused              - whether it is to wait
 --      uptodate            - whether it has seen the last change of these settings
---      cur_error           - why its batch failed; null if it did not
+--      cur_error           - why its batch failed; null if it did not, or the caller may not see it
 begin
-    select 100, 'Ok', n.node_type, n.node_name, s.last_tick_id, s.provider_node, l.node_location, s.paused, s.uptodate, s.cur_error
+    select 100, 'Ok', n.node_type, n.node_name, s.last_tick_id, s.provider_node, l.node_location, s.paused, s.uptodate,
+           pgq_node._shown_error(s.queue_name, s.consumer_name, s.cur_error)
       into ret_code, ret_note, node_type, node_name, completed_tick, provider_node, provider_location, paused, uptodate, cur_error
       from pgq_node.node_info n
       left join pgq_node.local_state s on s.queue_name = n.queue_name and s.consumer_name = i_consumer_name
@@ -113,8 +129,9 @@ as $$
 --      last_tick_id    - last tick that it has finished
 --      paused          - whether it is to wait
 --      uptodate        - whether it has seen the last change of these settings
---      cur_error       - why its batch failed; null if it did not
-    select s.consumer_name, s.provider_node, s.last_tick_id, s.paused, s.uptodate, s.cur_error
+--      cur_error       - why its batch failed; null if it did not, or the caller may not see it
+    select s.consumer_name, s.provider_node, s.last_tick_id, s.paused, s.uptodate,
+           pgq_node._shown_error(s.queue_name, s.consumer_name, s.cur_error)
       from pgq_node.local_state s
      where s.queue_name = i_queue_name
      order by s.consumer_name;

@@ -26,8 +26,13 @@ grant execute on function
     pgq_node.get_rest_events(text, bigint), pgq_node.take_delayed(text, jsonb), pgq_node.leave_gap(text, bigint, bigint)
     to pgq_admin;
 
-grant select on pgq_node.node_location, pgq_node.node_info, pgq_node.local_state, pgq_node.subscriber_info, pgq_node.root_epoch
+grant select on pgq_node.node_location, pgq_node.node_info, pgq_node.subscriber_info, pgq_node.root_epoch
     to pgq_reader, pgq_writer, pgq_admin;
+-- Without cur_error, which may quote an event of a restricted queue: functions show it.
+revoke select on pgq_node.local_state from pgq_reader, pgq_writer;
+grant select (queue_name, consumer_name, provider_node, last_tick_id, paused, uptodate) on pgq_node.local_state
+    to pgq_reader, pgq_writer;
+grant select on pgq_node.local_state to pgq_admin;
 -- Payloads, which may be those of a restricted queue.
 grant select, delete on pgq_node.handed_over to pgq_admin;
 grant insert, update, delete on pgq_node.node_location, pgq_node.node_info, pgq_node.local_state, pgq_node.subscriber_info

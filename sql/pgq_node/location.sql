@@ -54,14 +54,23 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers where a node is, or changes it. The root lets all nodes know.
 -- Parameters:
---      i_node_location - connection string; null to leave it unchanged
+--      i_node_location - connection string; null to leave it unchanged. Programs on other machines connect by it, so it
+--                        chooses no files and credentials of theirs
 --      i_dead          - whether the node is to be considered dead
 -- Returns:
---      ret_code        - 200
+--      ret_code        - 200; 400 the connection string has such a setting
 --      ret_note        - the same in words
 declare
     v_type  text;
+    -- pgqpy's programs check each setting when they connect
+    v_bad   constant text := substring(lower(i_node_location) from
+        '(?:^|[[:space:]?&])(hostaddr|passfile|servicefile|sslkey|sslcert|sslpassword|sslkeylogfile|gssdelegation)[[:space:]]*=');
 begin
+    if v_bad is not null then
+        ret_code := 400;
+        ret_note := format('location may not set %s', v_bad);
+        return;
+    end if;
     select n.node_type into v_type from pgq_node.node_info n where n.queue_name = i_queue_name for update;
     update pgq_node.node_location
        set node_location = coalesce(i_node_location, node_location),

@@ -27,31 +27,39 @@ declare
     v_watermark constant text := pgq_node._watermark_name(i_remote_node_name);
     v_type      text;
 begin
-    select n.node_type into v_type from pgq_node.node_info n where n.queue_name = i_queue_name for update;
+    -- Refusals of strangers come before the lock, which their transaction would keep.
+    perform pgq._require_right(q.queue_id, '{consume}', i_remote_worker_name), pgq._require_right(q.queue_id, '{consume}', v_watermark)
+       from pgq.queue q
+      where q.queue_name = i_queue_name
+        and q.queue_restricted;
+    select n.node_type into v_type from pgq_node.node_info n where n.queue_name = i_queue_name;
     if not found then
         ret_code := 404;
         ret_note := 'Unknown queue: ' || i_queue_name;
-        return;
-    end if;
-    global_watermark := (pgq_node._watermarks(i_queue_name)).global_watermark;
-    if v_type = 'leaf' then
+    elsif v_type = 'leaf' then
         ret_code := 401;
         ret_note := 'Cannot subscribe to leaf node';
     elsif not exists (select from pgq_node.node_location l where l.queue_name = i_queue_name and l.node_name = i_remote_node_name) then
         ret_code := 404;
         ret_note := 'Unknown node: ' || i_remote_node_name;
-    elsif (pgq_node._epoch(i_queue_name)).fenced_by is not null then
+    end if;
+    if ret_code is not null then
+        return;
+    end if;
+    perform from pgq_node.node_info where queue_name = i_queue_name for update;
+    if (pgq_node._epoch(i_queue_name)).fenced_by is not null then
         ret_code := 405;
         ret_note := 'Cannot subscribe to fenced root';
-    else
-        perform pgq_node.unregister_subscriber(i_queue_name, i_remote_node_name);
-        perform pgq._register_consumer(i_queue_name, v_watermark, global_watermark, 'now', i_noted => false);
-        perform pgq.register_consumer_at(i_queue_name, i_remote_worker_name, coalesce(i_custom_tick_id, global_watermark));
-        insert into pgq_node.subscriber_info (queue_name, subscriber_node, worker_name, watermark_name)
-        values (i_queue_name, i_remote_node_name, i_remote_worker_name, v_watermark);
-        ret_code := 200;
-        ret_note := 'Subscriber registered: ' || i_remote_node_name;
+        return;
     end if;
+    global_watermark := (pgq_node._watermarks(i_queue_name)).global_watermark;
+    perform pgq_node.unregister_subscriber(i_queue_name, i_remote_node_name);
+    perform pgq._register_consumer(i_queue_name, v_watermark, global_watermark, 'now', i_noted => false);
+    perform pgq.register_consumer_at(i_queue_name, i_remote_worker_name, coalesce(i_custom_tick_id, global_watermark));
+    insert into pgq_node.subscriber_info (queue_name, subscriber_node, worker_name, watermark_name)
+    values (i_queue_name, i_remote_node_name, i_remote_worker_name, v_watermark);
+    ret_code := 200;
+    ret_note := 'Subscriber registered: ' || i_remote_node_name;
 end;
 $$;
 

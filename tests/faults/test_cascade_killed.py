@@ -35,23 +35,23 @@ def die(here):
     if here == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
-finish, control, copy = _provider.Provider.finish, worker.statements.controls, worker.copy_in
+finish, follow, copy = _provider.Provider.finish, worker.follow_news, worker.copy_in
 
 def dying_finish(*arguments, **options):
     die("before finish")
     finish(*arguments, **options)
     die("after finish")
 
-def dying_controls(*arguments, **options):
+def dying_news(*arguments, **options):
     die("copied")
-    return control(*arguments, **options)
+    return follow(*arguments, **options)
 
 def dying_copy(*arguments):
     die("ticks stored")
     return copy(*arguments)
 
 _provider.Provider.finish = dying_finish
-worker.statements.controls = dying_controls
+worker.follow_news = dying_news
 worker.copy_in = dying_copy
 CascadedWorker(dsn, queue="q").run(until_empty=True)
 """

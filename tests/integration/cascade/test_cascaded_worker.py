@@ -10,7 +10,7 @@ import pytest
 
 from pgqpy import Connection, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedWorker, _provider
+from pgqpy.cascade import CascadedWorker, Nodes, _provider
 from pgqpy.cascade._provider import Provider
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
@@ -322,6 +322,26 @@ def test_a_provider_of_another_history_or_one_that_is_behind_is_refused(
     assert branch.batches() == root.batches()
 
 
+@pytest.mark.parametrize(
+    ("location", "refused"),
+    [
+        ("host=good hostaddr=::1", "hostaddr"),
+        ("postgresql://good/?%70assfile=/root/.pgpass", "passfile"),
+        ("service=good host=bad", "host beside service"),
+    ],
+)
+def test_a_location_that_leads_passwords_astray_is_not_connected_to(
+    root: Node, branch: Node, location: str, refused: str
+) -> None:
+    change = "update pgq_node.node_location set node_location = %s where node_name = 'root'"
+    branch.conn.execute(change, [location])
+    with pytest.raises(errors.CascadeError, match=f"may not set {refused}"):
+        branch.worker.run_once()
+    assert refused in branch.state["cur_error"]
+    with Nodes("q", branch.dsn) as nodes:
+        assert f"may not set {refused}" in str(nodes.look()["root"])
+
+
 def test_a_root_that_was_taken_over_is_refused(root: Node, branch: Node, add_node: AddNode) -> None:
     other = add_node("other", root)
     for node in (branch, other):
@@ -370,6 +390,11 @@ def test_a_producer_can_forge_no_news_of_the_nodes(
     ops.tick(root.conn, "q")
     branch.catch_up()
     assert branch.conn.execute(places).fetchall() == root.conn.execute(places).fetchall()
+    # And that among more than a worker keeps.
+    root.conn.execute(
+        "select pgq.insert_event('q', 'pgq.location-info', n::text, 'q', null, null, null)"
+        " from generate_series(1, 1100) n"
+    )
     root.conn.execute("select pgq_node.unregister_location('q', 'new')")
     ops.tick(root.conn, "q")
     branch.catch_up()

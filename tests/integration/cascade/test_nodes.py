@@ -198,6 +198,16 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         ),
         "the location leads to another database",
     ),
+    "a location that sends the password for one host to another": (
+        lambda tree, nodes: create_node(
+            QUEUE, "x", "root", tree.database("x8"), location=f"{tree.dsns['a']}&hostaddr=::1"
+        ),
+        "may not set hostaddr",
+    ),
+    "such a location registered": (
+        lambda tree, nodes: nodes.here.call("register_location", "y", "host=y passfile=/x", False),
+        "may not set passfile",
+    ),
     "a combined queue that is no node's": (
         lambda tree, nodes: create_node(
             QUEUE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from psycopg import IsolationLevel
 
 from pgqpy.cascade import (
     CascadedConsumer,
+    Nodes,
     Takeover,
     create_node,
     status,
@@ -44,6 +46,15 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
     with ExitStack() as stack:
         nodes = stack.enter_context(tree.open(name))
         return takeover(nodes, to, progress=progress, **options)
+
+
+def acts_as(role: str) -> Callable[[Connection], None]:
+    """Return what gives each new connection only the rights of a role."""
+
+    def check(conn: Connection) -> None:
+        conn.execute(f"set role {role}".encode())
+
+    return check
 
 
 def goes_on(writer: Writer) -> None:
@@ -172,6 +183,24 @@ def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tre
         assert sorted(tree.read(name)) == ["late", "latest", "meanwhile"]
 
 
+def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tree) -> None:
+    three(tree)
+    with (
+        psycopg.connect(tree.dsns["a"]) as writer,
+        Nodes(QUEUE, tree.dsns["a"], check=acts_as("pgq_admin")) as nodes,
+    ):
+        writer.isolation_level = IsolationLevel.REPEATABLE_READ
+        writer.execute("select 1")
+        with pytest.raises(CascadeError, match=rf"pid {writer.info.backend_pid} of \w+\n"):
+            takeover(nodes, "b", timeout=0.2)
+        ops.insert(writer, QUEUE, "late")
+        writer.commit()
+        takeover(nodes, "b")
+    tree.follows("a", "b")
+    for name in "ab":
+        assert tree.read(name) == ["late"]
+
+
 def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> None:
     three(tree)
     tree.insert("a", "first")
@@ -186,6 +215,46 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> Non
         takeover(nodes, "b", max_pause=0.2, progress=progress)
     assert tree.info("a").type == "root"
     tree.insert("a", "second")
+    tree.work("b")
+    tree.follows("b", "a")
+
+    # One that inserts nothing is not waited for, and yet holds a lock.
+    with psycopg.connect(tree.dsns["a"]) as open_one:
+        table = ops.value(open_one, "select queue_data_pfx from pgq.queue")
+        open_one.commit()
+
+        def lock(step: str) -> None:
+            if step == "last tick":
+                open_one.execute(f"lock table {table} in row exclusive mode".encode())
+
+        with tree.open("a") as nodes, pytest.raises(CascadeError, match="hold locks for longer"):
+            takeover(nodes, "b", max_pause=1, progress=lock)
+        tree.insert("a", "third")
+
+
+def test_a_restricted_queue_is_restricted_at_new_branches_and_has_no_open_root(
+    tree: Tree, cli: Cli
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    restrict = "queue", "restrict", QUEUE, "--dsn"
+    cli.ok(*restrict, tree.dsns["a"])
+    tree.node("c", "branch", "a")
+    assert [tree.info(name).restricted for name in "abc"] == [True, False, True]
+    tree.work()
+    with tree.open("c") as nodes:
+        assert [each.problem for each in status(nodes) if each.problem] == [
+            "its queue is open, and restricted at a"
+        ]
+        with pytest.raises(CascadeError, match="pgqpy queue restrict"):
+            takeover(nodes, "b")
+    tree.stop("a")
+    tree.die("a")
+    with tree.open("c") as nodes, pytest.raises(CascadeError, match="pgqpy queue restrict"):
+        take_over_dead_root(nodes, "b")
+    cli.ok(*restrict, tree.dsns["b"])
+    with tree.open("c") as nodes:
+        assert take_over_dead_root(nodes, "b").new_root == "b"
 
 
 def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(

@@ -441,6 +441,7 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
         other = connect()
         other.execute("set role test_noder")
         calls = (
+            "register_subscriber('q', 'nope', 'w', null)",
             "register_subscriber('q', 'c', 'c_worker', null)",
             "unregister_subscriber('q', 'b')",
             "set_subscriber_watermark('q', 'b', 2)",
@@ -453,7 +454,22 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
             with ops.refused("42501"):
                 other.execute(f"select pgq_node.{call}".encode())
         assert code(other, "get_node_info") == 100
+        # An error may quote an event.
+        root.execute("update pgq_node.local_state set cur_error = 'bad payload: x'")
+        shown = "select array_agg(cur_error) from pgq_node.get_consumer_info('q')"
+        of_one = "select cur_error from pgq_node.get_consumer_state('q', 'a_worker')"
+        assert ops.value(other, shown) == [None]
+        assert ops.value(other, of_one) is None
+        with ops.refused("42501"):
+            other.execute("select cur_error from pgq_node.local_state")
+        assert ops.value(other, "select paused from pgq_node.local_state") is False
         root.execute("select pgq.grant_queue('q', '{consume}', 'test_noder')")
+        assert ops.value(other, shown) == ["bad payload: x"]
+        assert ops.value(other, of_one) == "bad payload: x"
+        with other.transaction():
+            other.execute(f"select pgq_node.{calls[0]}".encode())
+            # What was refused locks nothing.
+            root.execute("select from pgq_node.node_info for update nowait")
         for call in calls:
             other.execute(f"select pgq_node.{call}".encode())
         for call in (
