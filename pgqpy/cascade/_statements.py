@@ -236,7 +236,8 @@ def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
 def copy_merged_out(ticks: Sequence[Tick]) -> bytes:
     """Return the COPY of the events of ticks, in order, without those that control the nodes."""
     merged = " union all ".join(
-        f"select {number} as tick, * from ({tick.sql}) tick where ev_type not like 'pgq.%'"
+        f"select {number} as tick, * from ({tick.sql}) tick"
+        " where (ev_type like 'pgq.%') is not true"
         for number, tick in enumerate(ticks)
     )
     return _copy(f"select {', '.join(MERGED)} from ({merged}) merged order by tick, ev_id")

@@ -162,6 +162,8 @@ def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Probl
 _COMMANDS: dict[type[Exception], str] = {
     pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
     pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows all registrations",
+    pgqpy.errors.InsertDisabled: "if the queue is a copy of another database's, insert there;"
+    " else `pgqpy queue config QUEUE disable_insert false` opens it",
     pgqpy.errors.QueueInUse: "--force drops it nevertheless",
     pgqpy.errors.CaptureError: "`pgqpy capture list` shows what is captured; --replace changes how",
     pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",

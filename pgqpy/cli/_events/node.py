@@ -407,7 +407,7 @@ def rest(dsn: str, queue: str, name: str) -> None:
         rows = found.rows(
             "select ev_id as id, ev_time as time, ev_type as type, ev_data as data,"
             " ev_extra1 as extra1, ev_extra2 as extra2, ev_extra3 as extra3, ev_extra4 as extra4"
-            " from pgq_node.get_rest_events(%s, %s) where ev_type not like 'pgq.%%'",
+            " from pgq_node.get_rest_events(%s, %s) where (ev_type like 'pgq.%%') is not true",
             queue,
             info.fenced_tick,
         )

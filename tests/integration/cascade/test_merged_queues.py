@@ -61,7 +61,9 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     assert all(position(second, part) == tick for part, tick in ticks.items())
     second.conn.execute("select pgq_node.promote_branch('q')")
     for part in PARTS:
-        ops.insert_ticked(source.conn, part, f"{part} 4")
+        insert = "select pgq.insert_event(%s, null, %s)"
+        source.conn.execute(insert, [part, f"{part} 4"])
+        ops.tick(source.conn, part)
     merge(second)
     seen = [data for data in ops.deliver(second.conn, "q", "c") if data.startswith("p")]
     merged = zip_longest(*([f"{part} {number}" for number in range(5)] for part in PARTS))
