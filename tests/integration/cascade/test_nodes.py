@@ -8,6 +8,7 @@ import pytest
 
 import pgqpy.dsn
 from pgqpy.cascade import (
+    CascadedConsumer,
     Node,
     Nodes,
     change_provider,
@@ -17,8 +18,10 @@ from pgqpy.cascade import (
     take_over_dead_root,
     takeover,
 )
+from pgqpy.connection import Connection
 from pgqpy.embedded import Server
 from pgqpy.errors import CascadeError
+from pgqpy.event import Event
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import wait_until
@@ -76,7 +79,7 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert said == "node d now gets its events from a\n"
     assert "already gets" in run("change-provider", "d", "a", "--dsn", a)
     assert "writes were paused for" in run("takeover", "b", "--dsn", a)
-    assert "b is the root of a, d" in cli.fails("node", "drop", QUEUE, "b", "--dsn", a)
+    assert "b is the root, and a, d follow it" in cli.fails("node", "drop", QUEUE, "b", "--dsn", a)
     for name in "da":
         assert run("drop", name, "--dsn", b) == f"dropped node {name} of queue {QUEUE}\n"
     assert [each["name"] for each in cli.json("node", "status", QUEUE, "--dsn", b)] == ["b"]
@@ -152,6 +155,34 @@ def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_
     assert ops.value(tree.conns["b"], watermark, QUEUE) == 0
     with tree.open("b") as nodes:
         assert [each.name for each in status(nodes)] == ["a", "b"]
+
+
+class Totals(CascadedConsumer):
+    queue = QUEUE
+    consumer = "totals"
+
+    def process_remote_event(self, target: Connection, event: Event) -> None:
+        raise NotImplementedError
+
+
+def test_a_node_with_cascaded_consumers_or_that_others_read_is_not_dropped_unsaid(
+    tree: Tree, run: Callable[..., str], cli: Cli
+) -> None:
+    for name, provider in (("a", None), ("b", "a"), ("d", "a")):
+        tree.node(name, "leaf" if name == "d" else "branch" if provider else "root", provider)
+    Totals(tree.dsns["d"]).register()
+    there = ("--dsn", tree.dsns["a"])
+    assert "node d has consumers: totals" in cli.fails("node", "drop", QUEUE, "d", *there)
+    tree.work("a", "b", "d")
+    tree.insert("a", "x")
+    tree.follows("b", "a")
+    run("change-provider", "d", "b", "--consumer", "totals", *there)
+    said = cli.fails("node", "drop", QUEUE, "b", "--force", *there)
+    assert "consumers of other nodes read node b: totals of d" in said
+    kept = "select count(*) from pgq.get_consumer_info(%s, 'totals')"
+    assert ops.value(tree.conns["b"], kept, QUEUE) == 1
+    run("drop", "d", "--force", *there)
+    assert ops.value(tree.conns["b"], kept, QUEUE) == 0
 
 
 REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
@@ -239,7 +270,7 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
     ),
     "a provider that is behind": (
         lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
-        "node e is older than d",
+        "node e is behind d",
     ),
     "a leaf as root": (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
     "a leaf as root of a dead one": (
@@ -254,7 +285,7 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         lambda tree, nodes: take_over_dead_root(nodes, "b"),
         "node a is the root, and it works",
     ),
-    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root of"),
+    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
     "a provider dropped": (
         lambda tree, nodes: drop_node(nodes, "b", force=True),
         "node b has subscribers: c",

@@ -230,7 +230,9 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
 
     # Its rest is saved, inserted at the new root, and it becomes a branch of that.
     rest = cli.ok("node", "rest", QUEUE, "a", "--dsn", tree.dsns["b"], "--json")
-    assert "save them" in cli.fails("node", "drop", QUEUE, "a", "--dsn", tree.dsns["b"])
+    said = cli.fails("node", "drop", QUEUE, "a", "--dsn", tree.dsns["b"])
+    assert "3 events that no other node has would be lost with it, and the positions of" in said
+    assert "its consumers: reader\n" in said
     cli.ok("node", "drop", QUEUE, "a", "--force", "--dsn", tree.dsns["b"])
     cli.ok("event", "insert", QUEUE, "--file", "-", "--dsn", tree.dsns["b"], stdin=rest)
     assert create_node(QUEUE, "a", "branch", tree.dsns["a"], provider=tree.dsns["b"])
