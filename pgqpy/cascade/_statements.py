@@ -68,7 +68,9 @@ select l.node_location, coalesce(e.epoch, 0) as epoch
  order by random()
 """
 AT_PROVIDER = b"""
-select n.node_type, newest.tick_id as newest, same.tick_time as time
+select n.node_type, newest.tick_id as newest, same.tick_time as time,
+       exists (select from pgq_node.subscriber_info s
+                where s.queue_name = n.queue_name and s.subscriber_node = %s) as is_subscribed
   from pgq_node.node_info n
   join pgq.queue q on q.queue_name = n.queue_name
   left join lateral (
@@ -108,7 +110,12 @@ RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
 COPY_TICKS = b"""
 select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
 """
-ADVANCE = b"select pgq.advance_consumer(%s, %s, %s::bigint)"
+#: Of a node that is still subscribed: others would hold rotation back.
+ADVANCE = b"""
+select pgq.advance_consumer(queue_name, worker_name, %s::bigint)
+  from pgq_node.subscriber_info
+ where queue_name = %s and worker_name = %s
+"""
 REGISTER_AT = b"select pgq.register_consumer_at(%s, %s, %s::bigint)"
 #: A batch of PgQ itself.
 NEXT_BATCH = b"""

@@ -157,6 +157,41 @@ def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_
         assert [each.name for each in status(nodes)] == ["a", "b"]
 
 
+def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_repaired(
+    tree: Tree, run: Callable[..., str]
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("d", "leaf", "b")
+    tree.work()
+    tree.insert("a", "x")
+    tree.follows("d", "a")
+    tree.die("b")
+    with tree.open("a") as nodes:
+        change_provider(nodes, "d", "a")
+        drop_node(nodes, "b", dead=True)
+    tree.return_from_death("b")
+    tree.insert("a", "y")
+    wait_until(lambda: "not registered at its provider a" in (tree.info("b").error or ""))
+    assert tree.info("b").last_tick < tree.info("a").last_tick
+    holds = "select count(*) from pgq.get_consumer_info(%s, 'b_worker')"
+    assert ops.value(tree.conns["a"], holds, QUEUE) == 0
+    there = ("--dsn", tree.dsns["b"])
+    assert "not registered at a; failed: node b is not" in run("status", *there)
+    assert "now gets" in run("change-provider", "b", "a", *there)
+    tree.follows("b", "a")
+    with tree.open("a") as nodes:
+        assert [each.problem for each in status(nodes)] == [None] * 3
+    # Dropped while it runs and can ask its provider: it does not subscribe again.
+    tree.conns["a"].execute("select pgq_node.unregister_location(%s, 'b')", [QUEUE])
+    tree.insert("a", "z")
+    wait_until(lambda: "not registered at its provider a" in (tree.info("b").error or ""))
+    assert ops.value(tree.conns["a"], holds, QUEUE) == 0
+    # It still has d as its subscriber, which is at another provider now.
+    assert "dropped node b" in run("drop", "b", "--force", *there)
+    assert tree.info("d").provider == "a"
+
+
 class Totals(CascadedConsumer):
     queue = QUEUE
     consumer = "totals"
