@@ -97,7 +97,7 @@ def explain_usage(error: click.UsageError) -> Problem:
 def explain(error: BaseException, situation: Situation) -> Problem:
     """Explain any error, and its remedy."""
     dsn = origin(error)
-    if dsn is not None and dsn != situation.dsn:
+    if dsn not in (None, situation.dsn) and not isinstance(error, pgqpy.errors.InvalidDsn):
         situation = replace(situation, dsn=dsn, elsewhere=True)
     problem = _explain(error, situation)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
@@ -231,7 +231,7 @@ _REMEDIES = (
     ("timeout", "check host and port, and that no firewall is in between"),
 )
 _REMEDY = "check that PostgreSQL runs there; --dsn, PGQPY_DSN, or PGHOST and PGPORT say where"
-_ELSEWHERE = "target_dsn (of a shard: dsn)"
+_ELSEWHERE = "target_dsn (of a shard: dsn; of a node: --provider, nodes, its location)"
 _REMEDY_ELSEWHERE = f"check that PostgreSQL runs there, and that {_ELSEWHERE} is right"
 
 
