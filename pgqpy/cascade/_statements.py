@@ -94,6 +94,12 @@ UNREGISTER = b"select * from pgq_node.unregister_consumer(%s, %s)"
 CHANGE_PROVIDER = b"select * from pgq_node.change_consumer_provider(%s, %s, %s)"
 POSITION = b"select last_tick from pgq.get_consumer_info(%s, %s)"
 UPTODATE = b"select * from pgq_node.set_consumer_uptodate(%s, %s, true)"
+#: If it is where it was: of two workers only one goes on. Copies of ticks see to that themselves.
+LOCK_STATE = b"""
+select from pgq_node.local_state
+ where queue_name = %s and consumer_name = %s and last_tick_id = %s
+   for no key update
+"""
 COMPLETED = b"select * from pgq_node.set_consumer_completed(%s, %s, %s)"
 NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"
 LOCAL_WATERMARK = b"select local_watermark from pgq_node.get_node_info(%s)"
