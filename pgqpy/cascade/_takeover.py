@@ -194,6 +194,7 @@ class _Planned:
         self.max_pause = max_pause
         self.progress = progress
         self.last_tick = 0
+        self.moved = False
         self.paused: timedelta | None = None
 
     def take_over(self, *, demoted: bool) -> None:
@@ -265,6 +266,7 @@ class _Planned:
         for name, info in self.nodes.infos().items():
             if info.provider == self.old and name != self.new:
                 self.progress("gather")
+                self.moved = True
                 change_provider(self.nodes, name, self.new, wait=self.timeout)
 
     def pause_and_copy(self) -> None:
@@ -282,7 +284,8 @@ class _Planned:
                 if not wait_for_tick(new, tick, self.max_pause):
                     raise CascadeError(
                         f"node {self.new} did not get the last events within {self.max_pause} s",
-                        hint=f"is its worker running? {self.old} is the root as before",
+                        hint=f"is its worker running? {self.old} is the root as before"
+                        + (f"; other nodes follow {self.new} now: run it again" * self.moved),
                     )
                 rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
             self.compare_parts()

@@ -90,9 +90,7 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert run("drop", "b", "--dsn", b) == f"dropped node b of queue {QUEUE}\n"
 
 
-def test_the_tree_shows_what_a_worker_failed_at_in_short(
-    tree: Tree, run: Callable[..., str]
-) -> None:
+def test_the_tree_shows_what_a_worker_failed_at_in_short(tree: Tree, cli: Cli) -> None:
     tree.node("a", "root")
     dsn = tree.node("b", "branch", "a")
     for error, shown in (
@@ -101,7 +99,8 @@ def test_the_tree_shows_what_a_worker_failed_at_in_short(
         (f"of Londiste: {'x' * 200}", f"of Londiste: {'x' * 74}..."),
     ):
         tree.conns["b"].execute("update pgq_node.local_state set cur_error = %s", [error])
-        assert run("status", "--dsn", dsn).endswith(f"   failed: {shown}\n")
+        said = cli("node", "status", QUEUE, "--dsn", dsn)
+        assert (said.exit_code, said.stdout.endswith(f"   failed: {shown}\n")) == (1, True)
 
 
 def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
@@ -162,7 +161,7 @@ def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_
 
 
 def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_repaired(
-    tree: Tree, run: Callable[..., str]
+    tree: Tree, run: Callable[..., str], cli: Cli
 ) -> None:
     tree.node("a", "root")
     tree.node("b", "branch", "a")
@@ -181,7 +180,8 @@ def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_
     holds = "select count(*) from pgq.get_consumer_info(%s, 'b_worker')"
     assert ops.value(tree.conns["a"], holds, QUEUE) == 0
     there = ("--dsn", tree.dsns["b"])
-    assert "not registered at a; failed: node b is not" in run("status", *there)
+    said = cli("node", "status", QUEUE, *there).stdout
+    assert "not registered at a; failed: node b is not" in said
     assert "now gets" in run("change-provider", "b", "a", *there)
     tree.follows("b", "a")
     with tree.open("a") as nodes:
