@@ -94,8 +94,9 @@ def change_provider(
     for other, node in nodes.reachable():
         if other in (name, provider):
             continue
-        if changed and is_worker and infos[other].type == "root":
-            register_location(node, nodes.location(name))  # it may have been dropped as dead
+        if changed and is_worker and infos[other].type == "root" and name not in _names(node):
+            # It had been dropped as dead.
+            node.call("register_location", name, nodes.location(name).dsn, False)
         if infos[other].type != "leaf":
             if is_worker:
                 node.call("unregister_subscriber", name, allow=(304,))
@@ -145,7 +146,7 @@ def _move(
         else:
             above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
         if provider != state["provider_node"]:
-            if provider not in {each.name for each in node.locations()}:
+            if provider not in _names(node):
                 # The event about it was not copied before the root died.
                 found = nodes.location(provider)
                 node.call("register_location", provider, found.dsn, found.dead)
@@ -166,7 +167,9 @@ def _no_consumer(node: Node, name: str, consumer: str) -> CascadeError:
 
 def subscribe(above: Node, location: Location, worker: str, tick: int) -> bool:
     """Register a node at its provider, at this tick; return False if it was registered there."""
-    register_location(above, location)
+    known = {each.name: each for each in above.locations()}.get(location.name)
+    if known is None or known.dsn != location.dsn:  # a root tells all nodes, if it takes events
+        above.call("register_location", location.name, location.dsn, location.dead)
     if above.subscribers().get(location.name) == worker:
         above.rows("select pgq.register_consumer_at(%s, %s, %s)", above.queue, worker, tick)
         return False
@@ -175,11 +178,9 @@ def subscribe(above: Node, location: Location, worker: str, tick: int) -> bool:
     return True
 
 
-def register_location(node: Node, location: Location) -> None:
-    """Let a node know where another is; a root tells all nodes, if it takes events."""
-    known = {each.name: each for each in node.locations()}.get(location.name)
-    if known is None or known.dsn != location.dsn:
-        node.call("register_location", location.name, location.dsn, location.dead)
+def _names(node: Node) -> set[str]:
+    """Return the nodes that a node knows."""
+    return {each.name for each in node.locations()}
 
 
 def wait_for_tick(node: Node, tick: int, seconds: float) -> bool:

@@ -49,6 +49,14 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert "exists already" in cli.ok(*leaf, f"{b}&sslmode=prefer")
     assert "node d exists already, and follows b, not a" in cli.fails(*leaf, a)
     assert "takes the DSN of the node's database" in cli.fails(*leaf, "b")
+    for command, dsn, said in (
+        ("event insert cascaded t x", d, "is leaf d of the queue, and keeps no events: insert at"),
+        ("queue create cascaded", d, "is leaf d of queue 'cascaded', and keeps no events"),
+        ("event insert cascaded t x", b, "is branch b of a cascaded queue: insert at the root;"),
+        ("queue config cascaded disable_insert false", b, "is branch b of queue 'cascaded'"),
+        ("queue drop cascaded --force", b, f"Drop the node: pgqpy node drop {QUEUE} b"),
+    ):
+        assert said in cli.fails(*command.split(), "--dsn", dsn)
     ops.insert(tree.conns["a"], QUEUE, "x")
     tree.work()
     wait_until(lambda: tree.info("d").last_tick >= tree.info("a").last_tick > 1)
