@@ -274,7 +274,9 @@ class InvalidTaskTable(PgqError, sqlstates=("PQ078",)):
 class SchemaMissing(PgqError, sqlstates=("PQ030", "3F000", "42883", "42P01")):
     """The database has no ``pgq`` schema, or one that is older than this client."""
 
-    default_hint = "Install or upgrade it: pgqpy migrate --dsn DSN"
+    default_hint = (
+        "Install or upgrade it: pgqpy migrate --dsn DSN; for the part pgq_node with --node"
+    )
 
 
 class LostPosition(PgqError):

@@ -293,6 +293,8 @@ def _typed(value: object, hint: Any, where: str) -> Any:
         return text
     if origin is tuple and isinstance(value, list):
         return tuple(_typed(each, arguments[0], f"an element of {where}") for each in value)
+    if origin is tuple and isinstance(value, str):
+        raise ConfigError(f'{where} must be a list: {where.partition(" ")[0]} = ["..."]')
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return {
             name: _typed(each, arguments[1], f"{name} of {where}") for name, each in value.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pgqpy.dsn
 from pgqpy._runtime.database import identify
@@ -12,7 +12,7 @@ from pgqpy.cascade._location import usable
 from pgqpy.cascade._manage import check_provider
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
 from pgqpy.connection import Connection
-from pgqpy.errors import CascadeError, ConnectionFailed, comes_from
+from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from
 
 
 def create_node(
@@ -42,6 +42,8 @@ def create_node(
         made = here.rows("select * from pgq_node.get_node_info(%s)", queue)[0]
         if made["node_name"] is not None:
             if (made["node_name"], made["node_type"]) == (name, node_type):
+                if provider not in (None, made["provider_location"]):
+                    _check_follows(queue, made, provider, check)
                 return False
             raise CascadeError(
                 f"{where(dsn)} is a node of queue '{queue}' already:"
@@ -61,6 +63,20 @@ def create_node(
     return True
 
 
+def _check_follows(
+    queue: str, made: dict[str, str], provider: str | None, check: Callable[[Connection], None]
+) -> None:
+    """Raise if a node that exists gets its events from another node than this one."""
+    with Nodes(queue, provider, check=check) as nodes:
+        above = nodes.local.name
+    if above != made["provider_node"]:
+        raise CascadeError(
+            f"node {made['node_name']} exists already, and follows {made['provider_node']}, not"
+            f" {above}",
+            hint=f"pgqpy node change-provider {queue} {made['node_name']} {above}",
+        )
+
+
 def _check_arguments(
     name: str, node_type: str, provider: str | None, location: str, combined_queue: str | None
 ) -> None:
@@ -78,11 +94,24 @@ def _check_arguments(
         )
     if combined_queue is not None and node_type != "leaf":
         raise CascadeError("only a leaf has a combined queue")
+    if provider is not None:
+        _check_dsn("provider", provider)
+    _check_dsn("location", location)
     if not pgqpy.dsn.parse(usable(location)):
         raise CascadeError(
             "other nodes need the location of this one",
             hint="give the DSN by which they find it: --location",
         )
+
+
+def _check_dsn(option: str, dsn: str) -> None:
+    with suppress(InvalidDsn):
+        pgqpy.dsn.parse(dsn)
+        return
+    raise CascadeError(
+        f"the {option} is no connection string",
+        hint=f"--{option} takes the DSN of the node's database, not its name",
+    )
 
 
 def _check_location(here: Node, location: str, check: Callable[[Connection], None]) -> None:

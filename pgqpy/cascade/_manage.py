@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, LiteralString
 
+from pgqpy._runtime.words import plural
 from pgqpy.cascade._nodes import Location, Node, NodeInfo, Nodes, where
-from pgqpy.errors import CascadeError
+from pgqpy.errors import CascadeError, TickNotFound
 
 #: The seconds between looks at a node that is waited for.
 PAUSE = 0.02
@@ -21,6 +23,10 @@ _DELAYED: LiteralString = """
     select coalesce(pg_catalog.jsonb_agg(h), '[]')::text
       from pgq_node.handed_over h
      where h.queue_name = %s and not h.taken
+"""
+_UNREGISTER: LiteralString = "select pgq.unregister_consumer(%s, %s)"
+_REST: LiteralString = """
+    select count(*) from pgq_node.get_rest_events(%s, %s) where (ev_type like 'pgq.%%') is not true
 """
 _FORGET_DELAYED: LiteralString = """
     delete from pgq_node.handed_over where queue_name = %s and not taken returning ev_id
@@ -64,7 +70,8 @@ def change_provider(
     """Have a node, or a cascaded ``consumer`` of it, get its events from another node.
 
     It goes on at its tick. The provider may be behind: then wait until it has this tick. Returns
-    False if it was the provider already. Raises CascadeError, and nothing has changed.
+    False if it was the provider already, and knew the node. Raises CascadeError, and nothing has
+    changed.
     """
     infos = nodes.infos()
     for each in (name, provider):
@@ -87,10 +94,13 @@ def change_provider(
     for other, node in nodes.reachable():
         if other in (name, provider):
             continue
+        if changed and is_worker and infos[other].type == "root" and name not in _names(node):
+            # It had been dropped as dead.
+            node.call("register_location", name, nodes.location(name).dsn, False)
         if infos[other].type != "leaf":
             if is_worker:
                 node.call("unregister_subscriber", name, allow=(304,))
-            node.rows("select pgq.unregister_consumer(%s, %s)", nodes.queue, consumer)
+            node.rows(_UNREGISTER, nodes.queue, consumer)
     return changed
 
 
@@ -130,17 +140,18 @@ def _move(
             consumer,
         )
         _wait_for_provider(above, provider, name, tick, wait)
+        changed = bool(provider != state["provider_node"])
         if is_worker:
-            subscribe(above, nodes.location(name), consumer, tick)
+            changed |= subscribe(above, nodes.location(name), consumer, tick)
         else:
             above.rows("select pgq.register_consumer_at(%s, %s, %s)", nodes.queue, consumer, tick)
         if provider != state["provider_node"]:
-            if provider not in {each.name for each in node.locations()}:
+            if provider not in _names(node):
                 # The event about it was not copied before the root died.
                 found = nodes.location(provider)
                 node.call("register_location", provider, found.dsn, found.dead)
             node.call("change_consumer_provider", consumer, provider)
-    return bool(provider != state["provider_node"])
+    return changed
 
 
 def _no_consumer(node: Node, name: str, consumer: str) -> CascadeError:
@@ -154,16 +165,22 @@ def _no_consumer(node: Node, name: str, consumer: str) -> CascadeError:
     )
 
 
-def subscribe(above: Node, location: Location, worker: str, tick: int) -> None:
-    """Register a node at its provider, at this tick."""
+def subscribe(above: Node, location: Location, worker: str, tick: int) -> bool:
+    """Register a node at its provider, at this tick; return False if it was registered there."""
     known = {each.name: each for each in above.locations()}.get(location.name)
     if known is None or known.dsn != location.dsn:  # a root tells all nodes, if it takes events
         above.call("register_location", location.name, location.dsn, location.dead)
     if above.subscribers().get(location.name) == worker:
         above.rows("select pgq.register_consumer_at(%s, %s, %s)", above.queue, worker, tick)
-        return
+        return False
     above.call("unregister_subscriber", location.name, allow=(304,))
     above.call("register_subscriber", location.name, worker, tick)
+    return True
+
+
+def _names(node: Node) -> set[str]:
+    """Return the nodes that a node knows."""
+    return {each.name for each in node.locations()}
 
 
 def wait_for_tick(node: Node, tick: int, seconds: float) -> bool:
@@ -174,7 +191,7 @@ def wait_for_tick(node: Node, tick: int, seconds: float) -> bool:
 def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: float) -> None:
     if not wait_for_tick(above, tick, wait):
         raise CascadeError(
-            f"node {provider} is older than {name}: it has tick {above.info().last_tick},"
+            f"node {provider} is behind {name}: it has tick {above.info().last_tick},"
             f" {name} has tick {tick}",
             hint=f"wait until {provider} has caught up; is its worker running?",
         )
@@ -204,49 +221,77 @@ def move_delayed(old: Node, new: Node) -> None:
 def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = False) -> None:
     """Drop a node: its queue and events, its registration at its provider, and its location.
 
-    ``dead`` drops one that cannot be reached; ``force`` also one whose queue has consumers.
-    Raises CascadeError, and nothing has changed.
+    ``dead`` drops one that cannot be reached; ``force`` also one that has consumers, cascaded ones
+    included, or events that no other node has. Raises CascadeError, and nothing has changed.
     """
     location = nodes.location(name)
-    look = nodes.look()
-    below = {
-        each.name for each in look.values() if isinstance(each, NodeInfo) and each.provider == name
-    }
+    look, infos = nodes.look(), nodes.infos()
     info = look[name]
-    if isinstance(info, NodeInfo):
-        others = look.keys() - {name}
-        if info.type == "root" and info.fenced_by is None and others:
+    if not isinstance(info, NodeInfo):
+        if not dead:
             raise CascadeError(
-                f"node {name} is the root of {', '.join(sorted(others))}",
-                hint="pgqpy node takeover makes another node the root; or drop the others first",
+                f"node {name} cannot be asked, {where(location.dsn)}: {info}",
+                hint="if it will not come back, --dead drops it",
             )
-        if info.fenced_by is None:
-            below |= nodes.node(name).subscribers().keys() & others
-    elif not dead:
+    elif info.type == "root" and info.fenced_by is None and (others := look.keys() - {name}):
         raise CascadeError(
-            f"node {name} cannot be asked, {where(location.dsn)}: {info}",
-            hint="if it will not come back, --dead drops it",
+            f"node {name} is the root, and {', '.join(sorted(others))}"
+            f" {'follow' if len(others) > 1 else 'follows'} it",
+            hint="pgqpy node takeover makes another node the root; or drop the others first",
         )
-    if isinstance(info, NodeInfo) and info.fenced_by is not None and not force:
-        raise CascadeError(
-            f"node {name} is an old root: events that no other node has would be lost with it",
-            hint=f"save them: pgqpy node rest {nodes.queue} {name} --json; --force drops it then",
-        )
+    _check_readers(nodes, name, look)
+    if isinstance(info, NodeInfo):
+        node = nodes.node(name)
+        _check_parts(node, name)
+        cascaded = _cascaded(node, info.worker)
+        if not force:
+            _check_losses(node, info, cascaded)
+        for consumer, provider in cascaded.items():
+            if provider in infos:  # which keeps events for it
+                nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
+        node.call("drop_node", name)
+        nodes.forget(name)
+    # The root last: its event tells the nodes that could not be asked.
+    rest = [each for each in infos.values() if each.name != name]
+    for each in sorted(rest, key=lambda info: info.type == "root" and info.fenced_by is None):
+        nodes.node(each.name).call("drop_node", name)
+    del nodes.locations[name]
+
+
+def _check_readers(nodes: Nodes, name: str, look: dict[str, NodeInfo | str]) -> None:
+    """Raise if other nodes, or their consumers, get their events from a node."""
+    infos = nodes.infos()
+    below = {each.name for each in infos.values() if each.provider == name}
+    if name in infos and infos[name].fenced_by is None:
+        # A node that can be asked, and has another provider, was one before this node came back.
+        below |= nodes.node(name).subscribers().keys() & (look.keys() - infos.keys())
     if below:
         raise CascadeError(
             f"node {name} has subscribers: {', '.join(sorted(below))}",
             hint="first give each another provider: pgqpy node change-provider",
         )
-    if isinstance(info, NodeInfo):
-        _check_parts(nodes.node(name), name)
-        _check_consumers(nodes.node(name), info, force)
-        nodes.node(name).call("drop_node", name)
-        nodes.forget(name)
-    # The root last: its event tells the nodes that could not be asked.
-    rest = [each for each in look.values() if isinstance(each, NodeInfo) and each.name != name]
-    for each in sorted(rest, key=lambda info: info.type == "root" and info.fenced_by is None):
-        nodes.node(each.name).call("drop_node", name)
-    del nodes.locations[name]
+    readers = [
+        f"{consumer} of {each.name}"
+        for each in infos.values()
+        if each.name != name
+        for consumer, provider in _cascaded(nodes.node(each.name), each.worker).items()
+        if provider == name
+    ]
+    if readers:
+        raise CascadeError(
+            f"consumers of other nodes read node {name}: {', '.join(readers)}",
+            hint="first give each another provider: pgqpy node change-provider --consumer",
+        )
+
+
+def _cascaded(node: Node, worker: str) -> dict[str, str]:
+    """Return the cascaded consumers of a node, and the nodes that they read."""
+    rows = node.rows("select * from pgq_node.get_consumer_info(%s)", node.queue)
+    return {
+        each["consumer_name"]: each["provider_node"]
+        for each in rows
+        if each["consumer_name"] != worker
+    }
 
 
 def _check_parts(node: Node, name: str) -> None:
@@ -262,15 +307,35 @@ def _check_parts(node: Node, name: str) -> None:
         )
 
 
-def _check_consumers(node: Node, info: NodeInfo, force: bool) -> None:
-    if info.type == "leaf" or force:
-        return
-    nodes_own = {f".{each}.watermark" for each in node.subscribers()} | {".global_watermark"}
-    nodes_own |= {info.worker, *node.subscribers().values()}
-    rows = node.rows("select consumer_name from pgq.get_consumer_info(%s)", node.queue)
-    own = sorted({each["consumer_name"] for each in rows} - nodes_own)
+def _check_losses(node: Node, info: NodeInfo, cascaded: Iterable[str]) -> None:
+    """Raise if events, or the positions of consumers, would be lost with a node."""
+    own = {*cascaded}
+    if info.type != "leaf":
+        subscribers = node.subscribers()
+        nodes_own = {f".{each}.watermark" for each in subscribers} | {".global_watermark"}
+        rows = node.rows("select consumer_name from pgq.get_consumer_info(%s)", node.queue)
+        known = {each["consumer_name"] for each in rows}
+        own |= known - nodes_own - {info.worker, *subscribers.values()}
+    names = ", ".join(sorted(own))
+    rest = 0 if info.fenced_by is None else _count_rest(node, info)
+    if rest != 0:
+        events = "events" if rest is None else plural(rest, "event")
+        also = f", and the positions of its consumers: {names}" if own else ""
+        raise CascadeError(
+            f"node {info.name} is an old root: {events} that no other node has would be lost"
+            f" with it{also}",
+            hint=f"save them: pgqpy node rest {node.queue} {info.name} --json; --force drops it"
+            " then",
+        )
     if own:
         raise CascadeError(
-            f"the queue of node {info.name} has consumers: {', '.join(own)}",
-            hint="move them to another node; --force drops their positions with the queue",
+            f"node {info.name} has consumers: {names}",
+            hint="move them to another node; --force drops them, with their positions",
         )
+
+
+def _count_rest(node: Node, info: NodeInfo) -> int | None:
+    """Return how many events only an old root has; None if that is not known."""
+    with suppress(TickNotFound):
+        return int(node.value(_REST, node.queue, info.fenced_tick))
+    return None

@@ -127,6 +127,14 @@ async def async_follow_news(
             await async_fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
+def kept_twice(queue: str, node: str) -> PgqError:
+    """Return the error for a node that was moved on between the worker's look and its commit."""
+    return PgqError(
+        f"another process keeps node {node} of queue {queue}, too: it was faster",
+        hint="Nothing is lost or doubled. End one of them.",
+    )
+
+
 def no_node(queue: str) -> PgqError:
     """Return the error for a database that is no node of the queue."""
     return PgqError(

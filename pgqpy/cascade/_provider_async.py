@@ -70,7 +70,8 @@ class AsyncProvider:
             await self._register(conn, consumer, tick)
             return
         try:
-            await async_fetch(conn, statements.ADVANCE, (self._queue, consumer, tick))
+            told = await async_fetch(conn, statements.ADVANCE, (tick, self._queue, consumer))
+            self.checked = bool(told)
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
             await self._register(conn, consumer, tick)
@@ -111,7 +112,7 @@ class AsyncProvider:
         capable = await self.database.capable(conn)
         rows = []
         if capable["is_node"]:
-            asked = position, self._queue
+            asked = state.node_name, position, self._queue
             rows = await async_fetch(conn, statements.AT_PROVIDER, asked, dict_row)
         if not rows or rows[0]["node_type"] == "leaf":
             raise PgqError(
@@ -139,6 +140,13 @@ class AsyncProvider:
                     f"provider {name} is an old root of queue {self._queue}; another took over",
                     hint="Choose another provider; pgq_node.fence_root() stops the old root.",
                 )
+        if not rows[0]["is_subscribed"]:
+            node = f"{self._queue} {state.node_name}"
+            raise PgqError(
+                f"node {state.node_name} is not registered at its provider {name}",
+                hint=f"If it was dropped, `pgqpy node drop {node}` with its own DSN, and create it"
+                f" again; or `pgqpy node change-provider {node} {name}`.",
+            )
         self.checked = True
 
     async def _next_of_pgq(self, conn: AsyncConnection, consumer: str, position: int) -> list[Tick]:

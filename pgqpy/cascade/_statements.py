@@ -68,7 +68,9 @@ select l.node_location, coalesce(e.epoch, 0) as epoch
  order by random()
 """
 AT_PROVIDER = b"""
-select n.node_type, newest.tick_id as newest, same.tick_time as time
+select n.node_type, newest.tick_id as newest, same.tick_time as time,
+       exists (select from pgq_node.subscriber_info s
+                where s.queue_name = n.queue_name and s.subscriber_node = %s) as is_subscribed
   from pgq_node.node_info n
   join pgq.queue q on q.queue_name = n.queue_name
   left join lateral (
@@ -92,6 +94,12 @@ UNREGISTER = b"select * from pgq_node.unregister_consumer(%s, %s)"
 CHANGE_PROVIDER = b"select * from pgq_node.change_consumer_provider(%s, %s, %s)"
 POSITION = b"select last_tick from pgq.get_consumer_info(%s, %s)"
 UPTODATE = b"select * from pgq_node.set_consumer_uptodate(%s, %s, true)"
+#: If it is where it was: of two workers only one goes on. Copies of ticks see to that themselves.
+LOCK_STATE = b"""
+select from pgq_node.local_state
+ where queue_name = %s and consumer_name = %s and last_tick_id = %s
+   for no key update
+"""
 COMPLETED = b"select * from pgq_node.set_consumer_completed(%s, %s, %s)"
 NOTE_ERROR = b"select * from pgq_node.set_consumer_error(%s, %s, %s)"
 LOCAL_WATERMARK = b"select local_watermark from pgq_node.get_node_info(%s)"
@@ -108,7 +116,12 @@ RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
 COPY_TICKS = b"""
 select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
 """
-ADVANCE = b"select pgq.advance_consumer(%s, %s, %s::bigint)"
+#: Of a node that is still subscribed: others would hold rotation back.
+ADVANCE = b"""
+select pgq.advance_consumer(queue_name, worker_name, %s::bigint)
+  from pgq_node.subscriber_info
+ where queue_name = %s and worker_name = %s
+"""
 REGISTER_AT = b"select pgq.register_consumer_at(%s, %s, %s::bigint)"
 #: A batch of PgQ itself.
 NEXT_BATCH = b"""
@@ -270,7 +283,8 @@ def copy_ticks_out(ticks: Sequence[Tick], txids: Sequence[int]) -> bytes:
 def copy_merged_out(ticks: Sequence[Tick]) -> bytes:
     """Return the COPY of the events of ticks, in order, without those that control the nodes."""
     merged = " union all ".join(
-        f"select {number} as tick, * from ({tick.sql}) tick where ev_type not like 'pgq.%'"
+        f"select {number} as tick, * from ({tick.sql}) tick"
+        " where (ev_type like 'pgq.%') is not true"
         for number, tick in enumerate(ticks)
     )
     return _copy(f"select {', '.join(MERGED)} from ({merged}) merged order by tick, ev_id")

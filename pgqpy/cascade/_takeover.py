@@ -222,6 +222,7 @@ class _Planned:
         self.deadline = 0.0
         self.progress = progress
         self.last_tick = 0
+        self.moved = False
         self.paused: timedelta | None = None
 
     def take_over(self, *, demoted: bool) -> None:
@@ -289,6 +290,7 @@ class _Planned:
         for name, info in self.nodes.infos().items():
             if info.provider == self.old and name != self.new:
                 self.progress("gather")
+                self.moved = True
                 change_provider(self.nodes, name, self.new, wait=self.timeout)
 
     def pause_and_demote(self) -> None:
@@ -343,7 +345,8 @@ class _Planned:
             if not wait_for_tick(new, tick, self.left()):
                 raise CascadeError(
                     f"node {self.new} did not get the last events within {self.max_pause} s",
-                    hint=f"is its worker running? {self.old} is the root as before",
+                    hint=f"is its worker running? {self.old} is the root as before"
+                    + (f"; other nodes follow {self.new} now: run it again" * self.moved),
                 )
             rest = old.is_ours and old.value(_REST, self.nodes.queue, tick) > 0
         self.compare_parts()

@@ -21,7 +21,7 @@ from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import AsyncDatabases
 from pgqpy.cascade.worker_async import AsyncCascadedWorker
-from pgqpy.errors import InvalidConsumer, PgqError
+from pgqpy.errors import InvalidConsumer, InvalidDsn, PgqError
 from pgqpy.log import logger
 
 #: The maximum seconds between looks at a queue of which new ticks are notified. Heartbeats of an
@@ -51,8 +51,19 @@ class Cascade(AsyncStoppable):
 
     def __init__(self, nodes: Sequence[str]) -> None:
         if not nodes:
-            raise InvalidConsumer("a cascade needs the database of at least one node")
+            raise InvalidConsumer(
+                "a cascade needs the database of at least one node",
+                hint='Name the databases: nodes = ["postgresql:///shop"].',
+            )
         self.nodes = [dsns.resolve(dsn) for dsn in dict.fromkeys(nodes)]
+        for number, dsn in enumerate(self.nodes, 1):
+            try:
+                dsns.parse(dsn)
+            except InvalidDsn as error:
+                raise InvalidConsumer(
+                    f"element {number} of nodes: {error.message}",
+                    hint="Give the DSN of the node's database, not its name.",
+                ) from None
         #: The first of them that leads to a database.
         self._first: dict[Identity, str] = {}
 

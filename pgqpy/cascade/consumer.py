@@ -10,6 +10,7 @@ from typing import Unpack
 
 import psycopg
 
+from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
@@ -48,7 +49,8 @@ class CascadedConsumer(SerialConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """``dsn`` is the database of the node with the effects; for the rest see Consumer."""
-        super().__init__(dsn, target_dsn=dsn or "", **options)
+        dsn = dsns.resolve(dsn)
+        super().__init__(dsn, target_dsn=dsn, **options)
         self.provider = provider or self.provider
 
     def register(self, *, at_tick: int | None = None) -> bool:

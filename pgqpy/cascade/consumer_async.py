@@ -7,6 +7,7 @@ from typing import Unpack
 
 import psycopg
 
+from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.listener_async import AsyncSubscription
@@ -45,7 +46,8 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """``dsn`` is the database of the node with the effects; for the rest see AsyncConsumer."""
-        super().__init__(dsn, target_dsn=dsn or "", **options)
+        dsn = dsns.resolve(dsn)
+        super().__init__(dsn, target_dsn=dsn, **options)
         self.provider = provider or self.provider
 
     async def register(self, *, at_tick: int | None = None) -> bool:

@@ -29,6 +29,7 @@ from pgqpy.cascade._lookout import PAUSE, Lookout
 from pgqpy.cascade._node import (
     check_worker,
     follow_news,
+    kept_twice,
     note_error,
     read_state,
 )
@@ -36,7 +37,14 @@ from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection import Connection
 from pgqpy.consumer.batch import CopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
+from pgqpy.errors import (
+    ConnectionFailed,
+    InvalidConsumer,
+    InvalidParameter,
+    PgqError,
+    TickNotFound,
+    translate_errors,
+)
 from pgqpy.log import logger
 
 
@@ -237,6 +245,10 @@ class CascadedWorker(Stoppable):
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
             follow_news(node, source, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
+            if not copies:
+                mine = self.queue, state.consumer, state.completed
+                if not fetch(node, statements.LOCK_STATE, mine):
+                    raise kept_twice(self.queue, self._node)
             with node.pipeline():
                 node.execute(statements.COMPLETED, completed)
                 node.execute(b"commit")
@@ -256,9 +268,12 @@ class CascadedWorker(Stoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        with node.pipeline():
-            node.execute(b"begin")
-            ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        try:
+            with node.pipeline():
+                node.execute(b"begin")
+                ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+        except InvalidParameter:  # it has the ticks
+            raise kept_twice(self.queue, self._node) from None
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:

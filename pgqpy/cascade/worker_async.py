@@ -28,12 +28,20 @@ from pgqpy.cascade._node_async import (
     async_note_error,
     async_read_state,
     check_worker,
+    kept_twice,
 )
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer.batch_async import AsyncCopyReader
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, PgqError, TickNotFound, translate_errors
+from pgqpy.errors import (
+    ConnectionFailed,
+    InvalidConsumer,
+    InvalidParameter,
+    PgqError,
+    TickNotFound,
+    translate_errors,
+)
 from pgqpy.log import logger
 
 
@@ -234,6 +242,10 @@ class AsyncCascadedWorker(AsyncStoppable):
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
             await async_follow_news(node, source, news, **epochs)
             completed = self.queue, state.consumer, ticks[-1].id
+            if not copies:
+                mine = self.queue, state.consumer, state.completed
+                if not await async_fetch(node, statements.LOCK_STATE, mine):
+                    raise kept_twice(self.queue, self._node)
             async with node.pipeline():
                 await node.execute(statements.COMPLETED, completed)
                 await node.execute(b"commit")
@@ -253,11 +265,14 @@ class AsyncCascadedWorker(AsyncStoppable):
         columns: list[list[Any]] = [
             [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
         ]
-        async with node.pipeline():
-            await node.execute(b"begin")
-            ((table, txids),) = await async_fetch(
-                node, statements.COPY_TICKS, [self.queue, *columns]
-            )
+        try:
+            async with node.pipeline():
+                await node.execute(b"begin")
+                ((table, txids),) = await async_fetch(
+                    node, statements.COPY_TICKS, [self.queue, *columns]
+                )
+        except InvalidParameter:  # it has the ticks
+            raise kept_twice(self.queue, self._node) from None
 
         def look(messages: list[bytes], block: bytes) -> None:
             if statements.CONTROL in block:

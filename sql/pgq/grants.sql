@@ -67,7 +67,8 @@ declare
         'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()', '_lock_key(text)',
         'log_action(text, jsonb, bigint)',
-        'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)'];
+        'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)',
+        '_node_here(text)'];
     -- Families of functions that the triggers call as the role that changes the table, or as its owner.
     writer_families constant text[] := array[
         '^_?capture_(?!columns|refuse_drop)', '^_row_(?!count|columns)',

@@ -222,6 +222,16 @@ begin
 end;
 $$;
 
+create or replace function pgq_node._here(i_queue_name text, out node_type text, out node_name text)
+language sql stable
+as $$
+-- Returns which node of a queue this database is, for pgq._node_here(1).
+    select case when e.fenced_by is null then n.node_type else 'old ' || n.node_type end, n.node_name
+      from pgq_node.node_info n
+      left join pgq_node.root_epoch e on e.queue_name = n.queue_name
+     where n.queue_name = i_queue_name;
+$$;
+
 create or replace function pgq_node._require_type(i_queue_name text)
 returns text
 language plpgsql

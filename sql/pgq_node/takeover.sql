@@ -278,7 +278,9 @@ begin
     on conflict (queue_name) do update
        set (fenced_by, fenced_epoch, fenced_tick) = (excluded.fenced_by, excluded.fenced_epoch, excluded.fenced_tick);
     begin
-        select count(*) into rest from pgq_node.get_rest_events(i_queue_name, i_last_tick) r where r.ev_type not like 'pgq.%';
+        select count(*) into rest
+          from pgq_node.get_rest_events(i_queue_name, i_last_tick) r
+         where (r.ev_type like 'pgq.%') is not true;
     exception when sqlstate 'PQ008' then
         rest := null;
     end;

@@ -87,7 +87,7 @@ def test_variables_are_replaced_wherever_a_text_is(monkeypatch: pytest.MonkeyPat
         ({"at_most": 1.5}, "at_most in the settings must be a whole number, not a number"),
         ({"at_most": True}, "at_most in the settings must be a whole number, not true or false"),
         ({"careful": 1}, "careful in the settings must be true or false, not a whole number"),
-        ({"tables": "a"}, "must be an array, of which each element is a text, not a text"),
+        ({"tables": "a"}, 'tables in the settings must be a list: tables = ["..."]'),
         ({"tables": [1]}, "an element of tables in the settings must be a text"),
         ({"headers": {"A": 1}}, "A of headers in the settings must be a text"),
         ({"mode": "mrged"}, "mode in the settings must be one of plain, merged, not 'mrged'"),

@@ -97,7 +97,7 @@ def explain_usage(error: click.UsageError) -> Problem:
 def explain(error: BaseException, situation: Situation) -> Problem:
     """Explain any error, and its remedy."""
     dsn = origin(error)
-    if dsn is not None and dsn != situation.dsn:
+    if dsn not in (None, situation.dsn) and not isinstance(error, pgqpy.errors.InvalidDsn):
         situation = replace(situation, dsn=dsn, elsewhere=True)
     problem = _explain(error, situation)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
@@ -162,6 +162,8 @@ def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Probl
 _COMMANDS: dict[type[Exception], str] = {
     pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
     pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows all registrations",
+    pgqpy.errors.InsertDisabled: "if the queue is a copy of another database's, insert there;"
+    " else `pgqpy queue config QUEUE disable_insert false` opens it",
     pgqpy.errors.QueueInUse: "--force drops it nevertheless",
     pgqpy.errors.CaptureError: "`pgqpy capture list` shows what is captured; --replace changes how",
     pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",
@@ -229,7 +231,7 @@ _REMEDIES = (
     ("timeout", "check host and port, and that no firewall is in between"),
 )
 _REMEDY = "check that PostgreSQL runs there; --dsn, PGQPY_DSN, or PGHOST and PGPORT say where"
-_ELSEWHERE = "target_dsn (of a shard: dsn)"
+_ELSEWHERE = "target_dsn (of a shard: dsn; of a node: --provider, nodes, its location)"
 _REMEDY_ELSEWHERE = f"check that PostgreSQL runs there, and that {_ELSEWHERE} is right"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 import click
 
@@ -41,6 +41,9 @@ from pgqpy.cli._base.output import (
     wants_json,
 )
 from pgqpy.connection import Connection
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _NAMES: LiteralString = "select node_name from pgq_node.node_location where queue_name = %s"
 
@@ -143,7 +146,8 @@ def create(
     if node_type == "root":
         say(f"made {name} the root of queue {queue}")
     else:
-        say(f"made {node_type} {name} of queue {queue}; its worker copies the events")
+        keeps = "" if node_type == "leaf" else "; its worker copies the events"
+        say(f"made {node_type} {name} of queue {queue}{keeps}")
     say("`pgqpy run cascade` runs its worker: if its file lacks this database, add to `nodes`")
     say(f"    {json.dumps(_shareable(location or dsn), ensure_ascii=False)},")
 
@@ -164,27 +168,32 @@ def show_status(dsn: str, queue: str, watch: bool, every: float) -> None:
     Each is below its provider, and is asked, wherever it is, how far behind the root it is. An old
     root that is back after another one took over is fenced: it refuses events from then on.
 
+    The exit code is 1 if a node cannot be asked, has no root or has failed.
+
     Examples:
       pgqpy node status orders --watch
     """
     with interruptible():
-        if wants_json() and not watch:
-            print_json(_read(queue, dsn))
-        else:
-            show(
-                lambda: _read(queue, dsn),
-                lambda found: make_table(
-                    [*COLUMNS],
-                    [
-                        [
-                            column(each) if callable(column) else getattr(each, column)
-                            for column in COLUMNS.values()
-                        ]
-                        for each in found
-                    ],
-                ),
-                every=every if watch else None,
-            )
+        if watch:
+            show(lambda: _read(queue, dsn), _table, every=every)
+            return
+        found = _read(queue, dsn)
+        show(lambda: found, _table, every=None)
+    if any(each.problem or each.error for each in found):
+        click.get_current_context().exit(1)
+
+
+def _table(found: list[NodeStatus]) -> Table:
+    return make_table(
+        [*COLUMNS],
+        [
+            [
+                column(each) if callable(column) else getattr(each, column)
+                for column in COLUMNS.values()
+            ]
+            for each in found
+        ],
+    )
 
 
 def _read(queue: str, dsn: str) -> list[NodeStatus]:
@@ -368,7 +377,7 @@ def _tell(queue: str, done: Takeover, dead: bool) -> None:
 @node.command("drop", role="pgq_admin")
 @node_arguments
 @click.option("--dead", is_flag=True, help="It cannot be asked, and will not come back.")
-@click.option("--force", is_flag=True, help="Also if consumers read its queue.")
+@click.option("--force", is_flag=True, help="Also if consumers, or events, are lost with it.")
 def drop(dsn: str, queue: str, name: str, dead: bool, force: bool) -> None:
     """Drop a node, with its copy of the queue.
 
@@ -407,7 +416,7 @@ def rest(dsn: str, queue: str, name: str) -> None:
         rows = found.rows(
             "select ev_id as id, ev_time as time, ev_type as type, ev_data as data,"
             " ev_extra1 as extra1, ev_extra2 as extra2, ev_extra3 as extra3, ev_extra4 as extra4"
-            " from pgq_node.get_rest_events(%s, %s) where ev_type not like 'pgq.%%'",
+            " from pgq_node.get_rest_events(%s, %s) where (ev_type like 'pgq.%%') is not true",
             queue,
             info.fenced_tick,
         )

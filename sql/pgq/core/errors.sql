@@ -1,13 +1,91 @@
+create or replace function pgq._node_here(i_queue_name text, out node_type text, out node_name text)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns which node of a cascaded queue this database is; nulls if it is none. The part pgq_node may be missing, or be
+-- another role's.
+-- Returns:
+--      node_type   - root, branch, leaf; old root if it is fenced
+--      node_name   - its name
+begin
+    if exists (select from pg_proc
+                where oid = to_regprocedure('pgq_node._here(text)') and proowner = current_user::regrole)
+    then
+        execute 'select * from pgq_node._here($1)' into node_type, node_name using i_queue_name;
+    end if;
+end;
+$$;
+
 create or replace function pgq._raise_queue_not_found(i_queue_name text)
 returns void
 language plpgsql
 as $$
 -- Raises PQ001.
+declare
+    here    constant record := pgq._node_here(i_queue_name);
 begin
     raise exception using errcode = 'PQ001',
         message = pg_catalog.format('queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue_name), 'NULL')),
-        hint = 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are. '
-               'A table that is captured into it is released by pgq.release_table(table).';
+        hint = case when here.node_type is null
+            then 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are. '
+                 'A table that is captured into it is released by pgq.release_table(table).'
+            else pg_catalog.format('This database is %s %s of the queue, and keeps no events: insert at the root; '
+                                   '`pgqpy node status %s` shows it.', here.node_type, here.node_name, i_queue_name) end;
+end;
+$$;
+
+create or replace function pgq._raise_insert_disabled(i_queue_name text)
+returns void
+language plpgsql
+as $$
+-- Raises PQ006.
+declare
+    here    constant record := pgq._node_here(i_queue_name);
+begin
+    raise exception using errcode = 'PQ006',
+        message = pg_catalog.format('inserting into queue %L is disabled', i_queue_name),
+        hint = case
+            when here.node_type is null
+                then 'The queue was closed: pgq.set_queue_config(queue, ''disable_insert'', ''false'') opens it. '
+                     'If it is a copy that follows another database, insert there.'
+            else pg_catalog.format('This database is %s %s of a cascaded queue: %s; `pgqpy node status %s` shows it.',
+                                   here.node_type, here.node_name,
+                                   case when here.node_type = 'root' then 'if another node takes over, insert there'
+                                        else 'insert at the root' end, i_queue_name) end;
+end;
+$$;
+
+create or replace function pgq._require_writable(i_queue_name text)
+returns void
+language plpgsql
+as $$
+-- Raises PQ011 if a queue copies a root's: events and ticks of its own would corrupt it.
+declare
+    here    constant record := pgq._node_here(i_queue_name);
+begin
+    if here.node_type in ('branch', 'old root') then
+        raise exception using errcode = 'PQ011',
+            message = pg_catalog.format('this database is %s %s of queue %L: events and ticks come from the root',
+                                        here.node_type, here.node_name, i_queue_name),
+            hint = pg_catalog.format('Insert at the root, which `pgqpy node status %s` shows; '
+                                     '`pgqpy node takeover %1$s NODE` makes another node the root.', i_queue_name);
+    end if;
+end;
+$$;
+
+create or replace function pgq._require_no_node(i_queue_name text)
+returns void
+language plpgsql
+as $$
+-- Raises PQ007 if a queue is a node's, which has more to drop.
+declare
+    here    constant record := pgq._node_here(i_queue_name);
+begin
+    if here.node_type <> 'leaf' then
+        raise exception using errcode = 'PQ007',
+            message = pg_catalog.format('this database is %s %s of the cascaded queue %L',
+                                        here.node_type, here.node_name, i_queue_name),
+            hint = pg_catalog.format('Drop the node: pgqpy node drop %s %s', i_queue_name, here.node_name);
+    end if;
 end;
 $$;
 

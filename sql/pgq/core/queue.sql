@@ -23,7 +23,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a queue: its settings, event tables and sequences, and its first tick.
 -- Returns: 1 if it was created, 0 if it existed.
+-- Errors: PQ007 this database is a leaf of the queue, which keeps no events
 declare
+    here        record;
     id          int4;
     prefix      text;
     names       text[];
@@ -35,6 +37,13 @@ begin
     perform pgq._check_name('queue', i_queue_name);
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
+    end if;
+    here := pgq._node_here(i_queue_name);
+    if here.node_type is not null then
+        raise exception using errcode = 'PQ007',
+            message = format('this database is %s %s of queue %L, and keeps no events',
+                             here.node_type, here.node_name, i_queue_name),
+            hint = format('Insert at the root, which `pgqpy node status %s` shows.', i_queue_name);
     end if;
     -- Create queues one at a time: attaching tables takes a lock that all queues share, and two transactions that
     -- create several queues must not deadlock. And the ticker, which does not see the queue yet, must not go to sleep
@@ -211,7 +220,7 @@ begin
     if not found then
         perform pgq._raise_queue_not_found(x_queue_name);
     end if;
-    perform pgq._require_right(q.queue_id, '{admin}');
+    perform pgq._require_right(q.queue_id, '{admin}'), pgq._require_no_node(x_queue_name);
 
     if coalesce(x_force, false) then
         perform pgq.drop_group(x_queue_name, group_name, true) from pgq.consumer_group where group_queue = q.queue_id;
@@ -328,6 +337,9 @@ begin
                 else 'Intervals are written like ''3 seconds'', from 0 to 1000 years.' end;
     end;
 
+    if x_param_name = 'external_ticker' and not (pgq._find_queue(x_queue_name)).queue_external_ticker then
+        perform pgq._require_writable(x_queue_name);
+    end if;
     if x_param_name = 'key_window' then
         perform pgq._set_event_keys(x_queue_name);
     end if;

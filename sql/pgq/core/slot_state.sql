@@ -97,6 +97,9 @@ as $$
 -- Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded before
 -- that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
 begin
+    if old.queue_disable_insert and not new.queue_disable_insert then
+        perform pgq._require_writable(new.queue_name);
+    end if;
     perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     perform setval(new.queue_slot_seq, pg_sequence_last_value(new.queue_slot_seq) | 262144);
     return null;

@@ -42,10 +42,7 @@ begin
        and (current_setting('pgqpy.copies_into', true) is distinct from i_queue_name
             or not pg_has_role(pgq._caller(), 'pgq_admin', 'usage') or pgq._runs_for_another())
     then
-        raise exception using errcode = 'PQ006',
-            message = format('inserting into queue %L is disabled', i_queue_name),
-            hint = 'This queue is a copy that follows another database, or was closed: insert at its root, '
-                   'or set queue_disable_insert to false in pgq.queue.';
+        perform pgq._raise_insert_disabled(i_queue_name);
     end if;
 
     if q.queue_per_tx_limit is not null and i_count > 0 then

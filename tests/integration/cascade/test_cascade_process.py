@@ -121,3 +121,15 @@ def test_a_lost_database_is_retried_and_lines_of_the_log_name_queue_and_node(
     assert {(line["queue"], line["node"]) for line in about_nodes} == {
         ("q", node.name) for node in nodes
     }
+
+
+def test_a_name_in_place_of_a_dsn_is_refused(cli: Cli, tmp_path: Path) -> None:
+    config = tmp_path / "cascade.toml"
+    for nodes, message in (
+        ('["shop"]', "the DSN of the node's database, not its name"),
+        ("[]", "Name the databases"),
+        ('"shop"', 'must be a list: nodes = ["..."]'),
+    ):
+        config.write_text(f"nodes = {nodes}\n")
+        said = cli("run", "cascade", str(config), "--until-empty")
+        assert (said.exit_code in (1, 2), message in said.stderr) == (True, True)

@@ -61,7 +61,9 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     assert all(position(second, part) == tick for part, tick in ticks.items())
     second.conn.execute("select pgq_node.promote_branch('q')")
     for part in PARTS:
-        ops.insert_ticked(source.conn, part, f"{part} 4")
+        insert = "select pgq.insert_event(%s, null, %s)"
+        source.conn.execute(insert, [part, f"{part} 4"])
+        ops.tick(source.conn, part)
     merge(second)
     seen = [data for data in ops.deliver(second.conn, "q", "c") if data.startswith("p")]
     merged = zip_longest(*([f"{part} {number}" for number in range(5)] for part in PARTS))
@@ -111,3 +113,28 @@ def test_a_leaf_skips_nothing_while_the_queue_that_it_is_merged_into_is_no_node(
     with pytest.raises(PgqError, match="no node"):
         merge(second)
     assert position(second, "p1") == before
+
+
+def test_of_two_workers_of_a_node_one_goes_on(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, first, second = nodes
+    for method, node, queue, begin in (
+        ("_merge", first, "p1", source),
+        ("_copy", second, "q", first),
+    ):
+        ops.insert_ticked(begin.conn, queue, "once")
+        slow = CascadedWorker(node.dsn, queue=queue)
+        go_on = getattr(slow, method)
+
+        def be_slow(*arguments: object) -> object:
+            CascadedWorker(node.dsn, queue=queue).run(until_empty=True)  # noqa: B023
+            return go_on(*arguments)  # noqa: B023
+
+        monkeypatch.setattr(slow, method, be_slow)
+        with pytest.raises(PgqError, match="another process keeps node"):
+            slow.run_once()
+    second.catch_up()
+    assert second.batches() == first.batches()
+    merged = ops.value(first.conn, "select count(*) from pgq.event where ev_data = 'once'")
+    assert merged == 2  # one from p1, one of q itself

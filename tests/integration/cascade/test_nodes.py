@@ -8,6 +8,7 @@ import pytest
 
 import pgqpy.dsn
 from pgqpy.cascade import (
+    CascadedConsumer,
     Node,
     Nodes,
     change_provider,
@@ -17,8 +18,10 @@ from pgqpy.cascade import (
     take_over_dead_root,
     takeover,
 )
+from pgqpy.connection import Connection
 from pgqpy.embedded import Server
 from pgqpy.errors import CascadeError
+from pgqpy.event import Event
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import wait_until
@@ -42,6 +45,18 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert "exists already" in run("create", "root", "a", "--dsn", a)
     run("create", "branch", "b", "--dsn", b, "--provider", a)
     run("create", "leaf", "d", "--dsn", d, "--provider", b)
+    leaf = ("node", "create", QUEUE, "leaf", "d", "--dsn", d, "--provider")
+    assert "exists already" in cli.ok(*leaf, f"{b}&sslmode=prefer")
+    assert "node d exists already, and follows b, not a" in cli.fails(*leaf, a)
+    assert "takes the DSN of the node's database" in cli.fails(*leaf, "b")
+    for command, dsn, said in (
+        ("event insert cascaded t x", d, "is leaf d of the queue, and keeps no events: insert at"),
+        ("queue create cascaded", d, "is leaf d of queue 'cascaded', and keeps no events"),
+        ("event insert cascaded t x", b, "is branch b of a cascaded queue: insert at the root;"),
+        ("queue config cascaded disable_insert false", b, "is branch b of queue 'cascaded'"),
+        ("queue drop cascaded --force", b, f"Drop the node: pgqpy node drop {QUEUE} b"),
+    ):
+        assert said in cli.fails(*command.split(), "--dsn", dsn)
     ops.insert(tree.conns["a"], QUEUE, "x")
     tree.work()
     wait_until(lambda: tree.info("d").last_tick >= tree.info("a").last_tick > 1)
@@ -76,16 +91,14 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert said == "node d now gets its events from a\n"
     assert "already gets" in run("change-provider", "d", "a", "--dsn", a)
     assert "writes were paused for" in run("takeover", "b", "--dsn", a)
-    assert "b is the root of a, d" in cli.fails("node", "drop", QUEUE, "b", "--dsn", a)
+    assert "b is the root, and a, d follow it" in cli.fails("node", "drop", QUEUE, "b", "--dsn", a)
     for name in "da":
         assert run("drop", name, "--dsn", b) == f"dropped node {name} of queue {QUEUE}\n"
     assert [each["name"] for each in cli.json("node", "status", QUEUE, "--dsn", b)] == ["b"]
     assert run("drop", "b", "--dsn", b) == f"dropped node b of queue {QUEUE}\n"
 
 
-def test_the_tree_shows_what_a_worker_failed_at_in_short(
-    tree: Tree, run: Callable[..., str]
-) -> None:
+def test_the_tree_shows_what_a_worker_failed_at_in_short(tree: Tree, cli: Cli) -> None:
     tree.node("a", "root")
     dsn = tree.node("b", "branch", "a")
     for error, shown in (
@@ -94,7 +107,8 @@ def test_the_tree_shows_what_a_worker_failed_at_in_short(
         (f"of Londiste: {'x' * 200}", f"of Londiste: {'x' * 74}..."),
     ):
         tree.conns["b"].execute("update pgq_node.local_state set cur_error = %s", [error])
-        assert run("status", "--dsn", dsn).endswith(f"   failed: {shown}\n")
+        said = cli("node", "status", QUEUE, "--dsn", dsn)
+        assert (said.exit_code, said.stdout.endswith(f"   failed: {shown}\n")) == (1, True)
 
 
 def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
@@ -152,6 +166,70 @@ def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_
     assert ops.value(tree.conns["b"], watermark, QUEUE) == 0
     with tree.open("b") as nodes:
         assert [each.name for each in status(nodes)] == ["a", "b"]
+
+
+def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_repaired(
+    tree: Tree, run: Callable[..., str], cli: Cli
+) -> None:
+    tree.node("a", "root")
+    tree.node("b", "branch", "a")
+    tree.node("d", "leaf", "b")
+    tree.work()
+    tree.insert("a", "x")
+    tree.follows("d", "a")
+    tree.die("b")
+    with tree.open("a") as nodes:
+        change_provider(nodes, "d", "a")
+        drop_node(nodes, "b", dead=True)
+    tree.return_from_death("b")
+    tree.insert("a", "y")
+    wait_until(lambda: "not registered at its provider a" in (tree.info("b").error or ""))
+    assert tree.info("b").last_tick < tree.info("a").last_tick
+    holds = "select count(*) from pgq.get_consumer_info(%s, 'b_worker')"
+    assert ops.value(tree.conns["a"], holds, QUEUE) == 0
+    there = ("--dsn", tree.dsns["b"])
+    said = cli("node", "status", QUEUE, *there).stdout
+    assert "not registered at a; failed: node b is not" in said
+    assert "now gets" in run("change-provider", "b", "a", *there)
+    tree.follows("b", "a")
+    with tree.open("a") as nodes:
+        assert [each.problem for each in status(nodes)] == [None] * 3
+    # Dropped while it runs and can ask its provider: it does not subscribe again.
+    tree.conns["a"].execute("select pgq_node.unregister_location(%s, 'b')", [QUEUE])
+    tree.insert("a", "z")
+    wait_until(lambda: "not registered at its provider a" in (tree.info("b").error or ""))
+    assert ops.value(tree.conns["a"], holds, QUEUE) == 0
+    # It still has d as its subscriber, which is at another provider now.
+    assert "dropped node b" in run("drop", "b", "--force", *there)
+    assert tree.info("d").provider == "a"
+
+
+class Totals(CascadedConsumer):
+    queue = QUEUE
+    consumer = "totals"
+
+    def process_remote_event(self, target: Connection, event: Event) -> None:
+        raise NotImplementedError
+
+
+def test_a_node_with_cascaded_consumers_or_that_others_read_is_not_dropped_unsaid(
+    tree: Tree, run: Callable[..., str], cli: Cli
+) -> None:
+    for name, provider in (("a", None), ("b", "a"), ("d", "a")):
+        tree.node(name, "leaf" if name == "d" else "branch" if provider else "root", provider)
+    Totals(tree.dsns["d"]).register()
+    there = ("--dsn", tree.dsns["a"])
+    assert "node d has consumers: totals" in cli.fails("node", "drop", QUEUE, "d", *there)
+    tree.work("a", "b", "d")
+    tree.insert("a", "x")
+    tree.follows("b", "a")
+    run("change-provider", "d", "b", "--consumer", "totals", *there)
+    said = cli.fails("node", "drop", QUEUE, "b", "--force", *there)
+    assert "consumers of other nodes read node b: totals of d" in said
+    kept = "select count(*) from pgq.get_consumer_info(%s, 'totals')"
+    assert ops.value(tree.conns["b"], kept, QUEUE) == 1
+    run("drop", "d", "--force", *there)
+    assert ops.value(tree.conns["b"], kept, QUEUE) == 0
 
 
 REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
@@ -249,7 +327,7 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
     ),
     "a provider that is behind": (
         lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
-        "node e is older than d",
+        "node e is behind d",
     ),
     "a leaf as root": (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
     "a leaf as root of a dead one": (
@@ -264,7 +342,7 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         lambda tree, nodes: take_over_dead_root(nodes, "b"),
         "node a is the root, and it works",
     ),
-    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root of"),
+    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
     "a provider dropped": (
         lambda tree, nodes: drop_node(nodes, "b", force=True),
         "node b has subscribers: c",

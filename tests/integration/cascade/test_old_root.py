@@ -48,6 +48,9 @@ def test_the_worker_of_an_old_root_fences_it_and_says_so_once(
     assert f"has 1 event that no other node has: `pgqpy node rest {QUEUE} a`" in told
     tree.insert("b", "new")
     assert tree.read("b") == ["everywhere", "new"]
+    # What it had inserted does not come back by a setting.
+    with pytest.raises(psycopg.Error, match="old root a"):
+        tree.conns["a"].execute("update pgq.queue set queue_disable_insert = false")
 
 
 def test_no_node_fences_a_root_but_a_newer_root_that_it_knows(

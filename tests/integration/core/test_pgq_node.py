@@ -361,7 +361,7 @@ def test_an_old_root_is_fenced_and_its_rest_is_counted(
     ops.insert(writer, "q", "still open")
     ops.insert(root, "q", "lost")
     ops.tick(root, "q")
-    ops.insert(root, "q", "not ticked")
+    root.execute("select pgq.insert_event('q', null, 'not ticked')")
     root.execute("select pgq.insert_event_at('q', now() + interval '1 day', 't', 'delayed')")
     assert code(branch, "promote_branch") == 200
     epoch = answer(branch, "get_epoch")[2]
@@ -410,6 +410,40 @@ def test_the_rest_after_a_forgotten_tick_is_unknown(root: Connection) -> None:
 
 
 # bad input, and rights
+
+
+def test_a_branch_is_not_opened_for_events_or_ticks_of_its_own_nor_dropped_as_a_queue(
+    branch: Connection,
+) -> None:
+    with ops.refused("PQ006") as refused:
+        ops.insert(branch, "q", "x")
+    assert "branch b of a cascaded queue: insert at the root" in str(refused.value)
+    for statement, sqlstate in (
+        ("select pgq.set_queue_config('q', 'disable_insert', 'false')", "PQ011"),
+        ("select pgq.set_queue_config('q', 'external_ticker', 'false')", "PQ011"),
+        ("update pgq.queue set queue_disable_insert = false", "PQ011"),
+        ("select pgq.drop_queue('q', true)", "PQ007"),
+    ):
+        with ops.refused(sqlstate) as refused:
+            branch.execute(statement.encode())
+        assert "branch b of" in str(refused.value)
+    with ops.refused("PQ006"):
+        ops.insert(branch, "q", "x")
+    assert code(branch, "promote_branch") == 200
+    ops.insert(branch, "q", "x")
+
+
+def test_a_leaf_says_that_it_keeps_no_events(node: Connection) -> None:
+    for name in ("a", "d"):
+        code(node, "register_location", name, f"dbname={name}", False)
+    assert code(node, "create_node", "leaf", "d", "d_worker", "a", 1, None) == 200
+    for sqlstate, act in (
+        ("PQ001", lambda: ops.insert(node, "q", "x")),
+        ("PQ007", lambda: node.execute("select pgq.create_queue('q')")),
+    ):
+        with ops.refused(sqlstate) as refused:
+            act()
+        assert "is leaf d of" in str(refused.value)
 
 
 def test_a_queue_that_is_no_node_survives_drop_node(node: Connection, queue: str) -> None:
