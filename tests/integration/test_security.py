@@ -674,7 +674,8 @@ pgq.drop_staging pgq.event_dead_letter_many pgq.event_retry_many pgq._execute_so
 pgq.grant_perms pgq.group_batch_keys pgq.maint_rotate_delayed pgq.maint_rotate_keys
 pgq.maint_rotate_logs pgq.maint_rotate_tables_step1 pgq.maint_staging pgq._make_group_key
 pgq._node_here pgq._park_events pgq._remove_queue pgq._rename_sequences pgq._revoke_all
-pgq.revoke_queue pgq._set_event_keys pgq.set_group_config pgq.set_queue_config pgq.tune_storage
+pgq.revoke_queue
+pgq._set_event_keys pgq.set_group_config pgq.set_queue_config pgq.tune_storage
 pgq.where_is_event
 pgq_ext.rotate pgq_node.demote_root pgq_node.get_rest_events pgq_node.promote_branch
 pgq_task._add_counted pgq_task._add_pushed pgq_task._begin_limited_claim
