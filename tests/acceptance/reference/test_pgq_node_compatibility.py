@@ -29,7 +29,9 @@ FUNCTIONS: LiteralString = """
 COLUMNS: LiteralString = """
     select attrelid::regclass::text, attnum, attname, format_type(atttypid, null),
            array(select a.grantee::regrole || ' ' || a.privilege_type
-                   from aclexplode(relacl) as a
+                   from (select * from aclexplode(relacl)
+                         union all
+                         select * from aclexplode(attacl)) as a
                   where a.grantee <> relowner
                     and a.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE') order by 1)
       from pg_attribute
@@ -38,6 +40,8 @@ COLUMNS: LiteralString = """
        and relkind = 'r'
        and relname not in ('root_epoch', 'handed_over')
        and attnum > 0
+       -- here only functions show it, for it may quote an event
+       and attname <> 'cur_error'
 """
 EAGER: LiteralString = """
     update pgq.queue set queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'
