@@ -19,7 +19,11 @@ from tests.fixtures.task_ops import finish
 
 PUSH = "select pgq_task.push('tasks', '1')"
 CLAIM = "select id, version from pgq_task.claim('{tasks}', %s, interval '1 second', 3)"
-DRAIN = "select id, version from pgq_task.claim('{tasks}', 'drain', interval '1 hour', 100)"
+#: Also those that have lost five workers, on a slow machine: they are in the error queue.
+DRAIN = """
+select id, version
+  from pgq_task.claim((select array_agg(queue_name) from pgq_task.queue), 'drain', '1 hour', 100)
+"""
 COUNT = "select count(*) from pgq_task.task"
 MOST = 2_000
 
