@@ -397,9 +397,10 @@ class CascadedWorker(Stoppable):
 
     def _go_to_provider(self, state: NodeState) -> Provider:
         assert state.provider_location is not None
-        database = self._databases.at(usable(state.provider_location))
+        database = self._databases.at(state.provider_location)
         if self._provider is None or self._provider.database is not database:
             self._leave_provider()
+            usable(state.provider_location)
             self._provider = Provider(database, self.queue)
             self._subscription = Subscription(database.dsn, self.queue)
             # The new one does not know what this node needs.

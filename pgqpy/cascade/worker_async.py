@@ -398,9 +398,10 @@ class AsyncCascadedWorker(AsyncStoppable):
 
     async def _go_to_provider(self, state: NodeState) -> AsyncProvider:
         assert state.provider_location is not None
-        database = self._databases.at(usable(state.provider_location))
+        database = self._databases.at(state.provider_location)
         if self._provider is None or self._provider.database is not database:
             await self._leave_provider()
+            usable(state.provider_location)
             self._provider = AsyncProvider(database, self.queue)
             self._subscription = AsyncSubscription(database.dsn, self.queue)
             # The new one does not know what this node needs.
