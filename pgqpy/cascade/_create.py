@@ -14,6 +14,23 @@ from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, whe
 from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from
 
+_TICK = """
+    select t.tick_time, t.tick_event_seq
+      from pgq.tick t
+      join pgq.queue q on q.queue_id = t.tick_queue
+     where q.queue_name = %s
+       and t.tick_id = %s
+"""
+_SET_TICK = """
+    update pgq.tick t
+       set tick_time = %s, tick_event_seq = %s
+      from pgq.queue q
+     where q.queue_id = t.tick_queue
+       and q.queue_name = %s
+       and t.tick_id = %s
+    returning t.tick_id
+"""
+
 
 def create_node(
     queue: str,
@@ -193,6 +210,10 @@ def _join(
         here.call("register_location", each.name, each.dsn, each.dead)
     with here.conn.transaction():
         here.call("create_node", node_type, name, worker, provider, start, combined_queue)
+        if node_type == "branch":
+            # It may take over before it has copied another tick that the old root has.
+            for tick in nodes.here.rows(_TICK, nodes.queue, start):
+                here.rows(_SET_TICK, *tick.values(), nodes.queue, start)
         if nodes.local.restricted and node_type == "branch":
             # Before it has events.
             here.rows("select pgq.restrict_queue(%s)", nodes.queue)

@@ -26,7 +26,7 @@ select n.node_type, n.node_name, coalesce(%s::text, n.worker_name) as consumer, 
        s.completed_tick as completed, s.provider_node, s.provider_location,
        s.paused, s.uptodate, s.cur_error,
        n.node_attrs ~ '(^|&)sync_watermark=' is true as syncs, t.tick_id as newest,
-       -- The first tick of a node is its own: only those after it were copied.
+       -- The first tick of a node that was made by SQL is its own; those after it were copied.
        case when exists (select from pgq.tick before
                           where before.tick_queue = q.queue_id
                             and before.tick_id > 1

@@ -172,6 +172,8 @@ class CascadedBatches(RemoteBatches):
     """Batches of the node that the consumer's state names."""
 
     _consumer: CascadedConsumer
+    #: The DSN of the provider.
+    _location: str
 
     def join(self, conn: Connection) -> bool:
         return self._consumer.register()
@@ -185,10 +187,10 @@ class CascadedBatches(RemoteBatches):
             fetch(target, statements.UPTODATE, self._names)
         if state.paused:
             return None
-        location = str(state.provider_location)
-        if session.dsn != location:
-            listens = Subscription(location, mine.queue) if mine.listen else None
-            session.move(location, listens)
+        self._location = str(state.provider_location)
+        if session.dsn != self._location:
+            listens = Subscription(self._location, mine.queue) if mine.listen else None
+            session.move(self._location, listens)
             self._started = False
         try:
             return super().open(session, strict=strict)
@@ -208,9 +210,14 @@ class CascadedBatches(RemoteBatches):
 
     def _start(self, conn: Connection) -> None:
         """Stand at the tick that the node has applied."""
-        state = read_state(self.connection(), *self._names)
+        target = self.connection()
+        state = read_state(target, *self._names)
         position = fetch(conn, statements.POSITION, self._names)
         if position != [(state.completed,)]:
             at = *self._names, state.completed
             fetch(conn, statements.REGISTER_AT, at)
+            state = read_state(target, *self._names)
+            if state.provider_location != self._location:
+                # Moved meanwhile: what moved it may have left this provider before.
+                Admin(conn).unregister_consumer(*self._names)
         self._started = True

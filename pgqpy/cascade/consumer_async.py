@@ -173,6 +173,8 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
     """Batches of the node that the consumer's state names."""
 
     _consumer: AsyncCascadedConsumer
+    #: The DSN of the provider.
+    _location: str
 
     async def join(self, conn: AsyncConnection) -> bool:
         return await self._consumer.register()
@@ -186,10 +188,10 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
             await async_fetch(target, statements.UPTODATE, self._names)
         if state.paused:
             return None
-        location = str(state.provider_location)
-        if session.dsn != location:
-            listens = AsyncSubscription(location, mine.queue) if mine.listen else None
-            await session.move(location, listens)
+        self._location = str(state.provider_location)
+        if session.dsn != self._location:
+            listens = AsyncSubscription(self._location, mine.queue) if mine.listen else None
+            await session.move(self._location, listens)
             self._started = False
         try:
             return await super().open(session, strict=strict)
@@ -209,9 +211,14 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
 
     async def _start(self, conn: AsyncConnection) -> None:
         """Stand at the tick that the node has applied."""
-        state = await async_read_state(await self.connection(), *self._names)
+        target = await self.connection()
+        state = await async_read_state(target, *self._names)
         position = await async_fetch(conn, statements.POSITION, self._names)
         if position != [(state.completed,)]:
             at = *self._names, state.completed
             await async_fetch(conn, statements.REGISTER_AT, at)
+            state = await async_read_state(target, *self._names)
+            if state.provider_location != self._location:
+                # Moved meanwhile: what moved it may have left this provider before.
+                await AsyncAdmin(conn).unregister_consumer(*self._names)
         self._started = True

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 
 import pgqpy
 from pgqpy import Event, errors
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
+from pgqpy.cascade import consumer as moved
+from pgqpy.cascade._node import read_state
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
 from tests.fixtures.fix_client import running, wait_until
@@ -71,6 +75,33 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
     assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
     assert consumer.unregister()
     assert [ops.value(node.conn, keeps) for node in nodes] == [0, 0, 0]
+
+
+def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, one, two = nodes
+    tick = ops.insert_ticked(root.conn, "q", "x")
+    wait_until(lambda: one.state["last_tick_id"] == tick)
+    consumer = Seen(two.dsn, provider="one")
+    consumer.register()
+    ops.value(one.conn, "select pgq.unregister_consumer('q', 'seen')")
+    reads = count(1)
+
+    def read_and_move(*names: Any) -> Any:
+        state = read_state(*names)
+        # It knows its provider, and looks for its position there.
+        if next(reads) == 2:
+            Seen(two.dsn).move("root")
+        return state
+
+    monkeypatch.setattr(moved, "read_state", read_and_move)
+    consumer.run(until_empty=True)
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
+    tick = ops.insert_ticked(root.conn, "q", "y")
+    consumer.run(until_empty=True)
+    assert effects(two.conn) == ["y"]
 
 
 def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_moves_exactly(

@@ -53,6 +53,28 @@ def test_the_worker_of_an_old_root_fences_it_and_says_so_once(
         tree.conns["a"].execute("update pgq.queue set queue_disable_insert = false")
 
 
+def test_a_branch_that_has_copied_nothing_yet_knows_the_rest_of_the_root(tree: Tree) -> None:
+    tree.node("a", "root")
+    tree.work()
+    tree.insert("a", "everywhere")
+    tree.stop("a")
+    tree.conns["a"].execute("select pgq.unregister_consumer(%s, 'reader')", [QUEUE])
+    tree.conns["a"].execute("select pgq_node.set_global_watermark(%s, null)", [QUEUE])
+    tree.node("b", "branch", "a")
+    known = tree.info("b").last_tick
+    assert known > 1
+    tree.insert("a", "rest")
+    tree.die("a")
+    tree.work("b")
+    with tree.open("b") as nodes:
+        take_over_dead_root(nodes, "b")
+    tree.return_from_death("a")
+    CascadedWorker(tree.dsns["a"], queue=QUEUE).run_once()
+    assert tree.info("a").fenced_tick == known
+    rest = "select ev_data from pgq_node.get_rest_events(%s, %s) where ev_type not like 'pgq.%%'"
+    assert tree.conns["a"].execute(rest, [QUEUE, known]).fetchall() == [("rest",)]
+
+
 def test_no_node_fences_a_root_but_a_newer_root_that_it_knows(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
