@@ -209,13 +209,13 @@ def test_a_leader_that_has_nothing_to_do_is_never_taken_to_hang(
     start_ticker: StartTicker, own_server: Server
 ) -> None:
     """The leader sleeps longer than the standby waits, since no transaction can be prepared."""
-    leader = start_ticker(own_server.dsn, top=HTTP, sleep_at_most=0.9, leader_timeout=2)
+    leader = start_ticker(own_server.dsn, top=HTTP, sleep_at_most=0.9, leader_timeout=10)
     leader.hear("leading")
-    standby = start_ticker(own_server.dsn, top=HTTP, standby_period=0.01, leader_timeout=1)
+    standby = start_ticker(own_server.dsn, top=HTTP, standby_period=0.01, leader_timeout=3)
     standby.hear("standing by")
-    # Longer than the limit, which is 1.5 s, by what the leader does and not by the clock.
+    # Longer than the limit, which is 4.5 s, by what the leader does and not by the clock.
     rounds = rounds_of(leader)
-    while rounds_of(leader) < rounds + 5:
+    while rounds_of(leader) < rounds + 6:
         time.sleep(0.01)
     assert standby.said("the leader's session hangs") == []
     assert leader.said("", level="warning") == []

@@ -122,12 +122,12 @@ def test_all_clients_work_again_as_soon_as_the_server_does(
     give_work()
     own_server.kill()
     # Pauses that double would be seconds by now.
-    wait_until(lambda: all(refused[name] >= 8 for name in names))
+    wait_until(lambda: all(refused[name] >= 10 for name in names))
     own_server.restart()
     started = monotonic()
     give_work()
     # It is 0.3 s, where nothing else is under way.
-    assert monotonic() - started < 10
+    assert monotonic() - started < 40
 
 
 @pytest.mark.slow
