@@ -369,7 +369,10 @@ class Slots(_Slots):
         running.add_done_callback(self._done)
 
     def _done(self, ended: Future[None]) -> None:
-        self._error = self._error or ended.exception()
+        error = ended.exception()
+        # Else another thread's error, set meanwhile, would be overwritten.
+        if error is not None:
+            self._error = self._error or error
         self._running.discard(ended)
         self._ended()
 
