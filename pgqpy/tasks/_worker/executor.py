@@ -168,7 +168,7 @@ class Executor:
         outcome = None
         try:
             with Interruptible() as block:
-                claim.interrupt = block.interrupt
+                claim.interruptible(block.interrupt)
                 with processing_tasks("handle_task", [claim.task]):
                     value = self._hooks.handle_task(claim.task)
                 outcome = self._outcome_of(value)
@@ -189,7 +189,7 @@ class Executor:
         try:
             with Interruptible() as block:
                 for claim in claims:
-                    claim.interrupt = block.interrupt
+                    claim.interruptible(block.interrupt)
                 done = self._transact(claims)
         except Lost as error:
             for claim in claims:

@@ -165,7 +165,7 @@ class AsyncExecutor:
         outcome = None
         try:
             with AsyncInterruptible() as block:
-                claim.interrupt = block.interrupt
+                claim.interruptible(block.interrupt)
                 with processing_tasks("handle_task", [claim.task]):
                     value = await self._hooks.handle_task(claim.task)
                 outcome = self._outcome_of(value)
@@ -186,7 +186,7 @@ class AsyncExecutor:
         try:
             with AsyncInterruptible() as block:
                 for claim in claims:
-                    claim.interrupt = block.interrupt
+                    claim.interruptible(block.interrupt)
                 done = await self._transact(claims)
         except Lost as error:
             for claim in claims:

@@ -64,6 +64,12 @@ class Claim:
     def renew_at(self) -> float:
         return self.end - self.lease / 2
 
+    def interruptible(self, interrupt: Callable[[], None]) -> None:
+        """Have the work interrupted when the task is lost: at once if it was just now."""
+        self.interrupt = interrupt
+        if self.lost:
+            interrupt()
+
 
 class Leases:
     """The claims of a worker, renewed at half of their leases.

@@ -15,7 +15,9 @@ import pytest
 
 import pgqpy
 from pgqpy import FixedDelay
+from pgqpy._runtime.acompat import AsyncInterruptible
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
+from pgqpy.tasks._worker import executor_async
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
@@ -175,6 +177,33 @@ def test_a_coroutine_is_cancelled_with_its_task(dsn: str, conn: Connection, task
     asyncio.run(Robbed(dsn).run(until_empty=True))
     assert heard == ["lost", "cancelled, has it: False", "quick"]
     assert left(conn) == [("work", "claimed", 1, "slow")]
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_a_task_that_is_lost_just_before_its_coroutine_begins_is_cancelled_too(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    heard: list[str] = []
+
+    class Late(AsyncInterruptible):
+        def __enter__(self) -> AsyncInterruptible:
+            assert worker._loop is not None
+            (claim,) = worker._loop.leases.claims().values()
+            conn.execute(STEAL, [claim.task.id])
+            # The thread of the renewals has the processor.
+            worker._loop._completer.lost(claim)
+            return super().__enter__()
+
+    async def work(*_: Any) -> None:
+        await asyncio.sleep(PATIENCE)
+        heard.append("it went on")
+
+    monkeypatch.setattr(executor_async, "AsyncInterruptible", Late)
+    tasks.push("work", 1)
+    worker: Any = type("Robbed", (AsyncTaskWorker,), {way: work})(dsn, "work")
+    run_until_empty(worker)
+    assert heard == []
+    assert left(conn) == [("work", "claimed", 1, 1)]
 
 
 def test_a_handler_that_cancels_itself_has_failed(dsn: str, conn: Connection, tasks: Tasks) -> None:
