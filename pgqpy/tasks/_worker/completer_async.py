@@ -63,14 +63,17 @@ class AsyncCompleter(TaskOutcomes):
         claims = [each.claim for each in completed]
         info = conn.info
         in_transaction = info.transaction_status != TransactionStatus.IDLE
-        if in_transaction and self.leases.renewing.locked():
+        if not in_transaction:
+            async with async_holding(self.leases.renewing):
+                self.leases.drop(claims)
+        elif self.leases.renewing.acquire(blocking=False):
+            self.leases.drop(claims)
+            self.leases.renewing.release()
+        else:
             # Behind a pooler the renewal may wait for the very session of this transaction.
             self.leases.drop(claims)
             for claim in claims:
                 claim.doubtful = True
-        else:
-            async with async_holding(self.leases.renewing):
-                self.leases.drop(claims)
         claimant = self._settings.database.claimant
         doubtful = [claim for claim in claims if claim.doubtful]
         if doubtful:

@@ -479,3 +479,38 @@ def test_a_renewal_that_waits_for_its_tasks_session_is_not_waited_for(
         eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=PATIENCE)
     assert worker.lost == []
     assert effects(conn) == ["x"]
+
+
+def test_a_renewal_that_begins_just_now_is_not_waited_for_in_a_transaction(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    class Busy:
+        """The lock of a renewal that is under way, though it did not seem so."""
+
+        def locked(self) -> bool:
+            return False
+
+        def acquire(self, blocking: bool = True) -> bool:
+            assert not blocking, "behind a pooler each would wait for the other"
+            return False
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None: ...
+
+    class Unlucky(Writer):
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            assert self._loop is not None
+            leases: Any = self._loop.leases
+            self.lock, leases.renewing = leases.renewing, Busy()
+
+        def on_completed(self, stats: TaskStats) -> None:
+            assert self._loop is not None
+            self._loop.leases.renewing = self.lock
+
+    tasks.push("work", {"data": "x"})
+    Unlucky(dsn).run(until_empty=True)
+    assert effects(conn) == ["x"]
+    assert left(conn) == []
