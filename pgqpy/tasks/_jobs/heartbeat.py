@@ -65,7 +65,9 @@ class JobHeartbeat:
         try:
             yield
         finally:
-            del self._jobs[job.task.id]
+            # A worker that has lost the task may have it again by now.
+            if self._jobs.get(job.task.id) is job:
+                del self._jobs[job.task.id]
 
     # --- in the thread
 

@@ -21,9 +21,10 @@ from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
-from pgqpy.tasks import CurrentJob, Flow, TaskApp, Tasks, current_job
+from pgqpy.tasks import CurrentJob, Flow, Task, TaskApp, Tasks, current_job
+from pgqpy.tasks._jobs.worker import AppWorker
 from tests.fixtures import task_ops as ops
-from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Run
 from tests.fixtures.fix_task_worker import run_until_empty
@@ -449,6 +450,37 @@ def test_a_job_sees_that_its_worker_stops(app: TaskApp, conn: Connection, dsn: s
     worker.run()
     assert seen == [False, True]
     assert list(ops.statuses(conn).values()) == ["available"]
+
+
+def test_a_job_that_its_worker_has_twice_fails_in_neither_attempt(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    """The lease of the first one was over: the machine had slept."""
+    attempts: list[int] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    @app.task
+    def job() -> None:
+        attempts.append(current_job().task.attempts)
+        if attempts == [1]:
+            conn.execute("update pgq_task.task set lease = now() - interval '1 second'")
+            assert begun.wait(PATIENCE)
+        else:
+            begun.set()
+            assert ended.wait(PATIENCE)
+
+    class Worker(AppWorker):
+        def handle_task(self, task: Task) -> Any:
+            try:
+                return super().handle_task(task)
+            finally:
+                if task.attempts == 1:
+                    ended.set()
+
+    job.push(conn)
+    with running(Worker(app, dsn, concurrency=2)):
+        wait_until(lambda: ended.is_set() and not ops.statuses(conn))
+    assert attempts == [1, 2]
 
 
 def test_an_asyncio_worker_does_not_wait_for_a_thread_longer_than_it_has_time(
