@@ -67,13 +67,19 @@ def test_it_is_delivered_with_its_id_when_it_is_due(conn: Connection, queue: str
 
 def test_its_time_is_when_it_was_due_and_it_keeps_all_fields(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
-    # In one statement: a time that has passed by then would be replaced.
-    at = ops.value(
-        conn,
-        "select at from (select now() + interval '30 milliseconds' as at) soon,"
-        " pgq.insert_event_at(%s, at, 't', 'd', 'a', 'b', 'c', 'e')",
-        queue,
-    )
+    at = None
+    while at is None:
+        # A time that has passed by then is replaced: try again.
+        with conn.transaction() as attempt:
+            at = ops.value(
+                conn,
+                "with soon as materialized (select clock_timestamp() + interval '50 ms' as at)"
+                " select case when at > clock_timestamp() then at end from soon,"
+                " pgq.insert_event_at(%s, at, 't', 'd', 'a', 'b', 'c', 'e')",
+                queue,
+            )
+            if at is None:
+                raise psycopg.Rollback(attempt)
     eventually(conn, "select pgq.maint_retry_events() = 1")
     ops.tick(conn, queue)
     (event,) = ops.events(conn, ops.next_batch(conn, queue, "c"))
@@ -179,7 +185,9 @@ def test_a_transaction_younger_than_all_that_ended_loses_none(
     insert_at(conn, queue, "in time", "100 milliseconds")
     producer = connect(autocommit=False)
     insert_at(producer, queue, "late", SOON)
-    eventually(conn, "select not exists (select from pgq.waiting_event where due > now())")
+    # Both, as the producer sees them.
+    passed = "select not exists (select from pgq.waiting_event where due > clock_timestamp())"
+    eventually(producer, passed)
     assert move(conn) == 1
     producer.commit()
     assert move(conn) == 1
