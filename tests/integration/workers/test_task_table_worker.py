@@ -8,6 +8,7 @@ import logging
 import statistics
 import threading
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, LiteralString
 
 import psycopg
@@ -311,10 +312,13 @@ def test_a_row_that_hangs_fails_after_its_time(dsn: str, mail: Connection) -> No
     async def hangs(conn: pgqpy.AsyncConnection, row: Row) -> None:
         await conn.execute("select pg_sleep(3600)")
 
-    worker = AsyncTableWorker(
-        dsn, "mail", hangs, time_limit=0.1, retry_policy=FixedDelay(3600, attempts=1)
-    )
-    asyncio.run(worker.run(until_empty=True))
+    class Hanging(AsyncTableWorker):
+        async def on_row_failed(self, row: Row, error: Exception, delay: timedelta | None) -> None:
+            self.stop()
+
+    # Not until empty: if this process is not heard for a second, the server ends its session.
+    worker = Hanging(dsn, "mail", hangs, time_limit=0.1, retry_policy=FixedDelay(3600, attempts=1))
+    asyncio.run(worker.run())
     assert states(mail) == {1: ("failed", False, 1)}
     assert last_error(mail, 1).startswith("TimeoutError")
 
