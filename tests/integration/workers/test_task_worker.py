@@ -19,7 +19,7 @@ from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorke
 from pgqpy.tasks._settings import settings_of
 from pgqpy.tasks._worker import completer, completer_async, executor, executor_async
 from pgqpy.tasks._worker.exchange import Exchange
-from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import (
     STEAL,
@@ -76,7 +76,7 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     assert sorted(seen) == ids
     assert left(conn) == []
     assert asked["_finish_and_claim"] == 20
-    assert asked["ask"] < 25
+    assert asked["ask"] < 30
 
 
 def test_a_worker_with_batches_of_one_asks_for_no_cancellations_besides(
@@ -95,10 +95,12 @@ def test_a_worker_with_batches_of_one_asks_for_no_cancellations_besides(
     asked: list[object] = []
     send = completer.send
     monkeypatch.setattr(executor, "send", counted)
+    # On a very busy machine some begin later still.
+    assert executor._NEWS < 0.005 < executor._NEWS_OF_ONE
+    monkeypatch.setattr(executor, "_NEWS_OF_ONE", PATIENCE)
     tasks.push_many("work", range(50))
     Late(dsn, "work", lambda task: None, batch_size=1).run(until_empty=True)
-    # On a very busy machine some begin later than that.
-    assert len(asked) < 15
+    assert asked == []
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
