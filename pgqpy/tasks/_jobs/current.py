@@ -10,6 +10,7 @@ from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
     ExitStack,
+    suppress,
 )
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -176,7 +177,13 @@ async def async_call(
     _current.set(job)
     running = asyncio.create_task(_inside(job, function, *args, **kwargs))
     loop = asyncio.get_running_loop()
-    job._cancel = lambda: loop.call_soon_threadsafe(running.cancel)
+
+    def cancel() -> None:
+        # The loop of a job that has just ended may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(running.cancel)
+
+    job._cancel = cancel
     if job.cancelled:
         running.cancel()
     timeout = asyncio.timeout(job._timeout)
