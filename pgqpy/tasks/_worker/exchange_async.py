@@ -99,8 +99,11 @@ class AsyncExchange:
         """Go on without dropped queues. False if none is left, or nothing was ever claimed."""
         left = await self._existing()
         gone = [queue for queue in self._queues if queue not in left]
+        if not gone:
+            # It was created again meanwhile.
+            return True
         # Before the first claim their names may be wrong.
-        if not (gone and (self._has_patterns or (self._has_claimed and left))):
+        if not (self._has_patterns or (self._has_claimed and left)):
             return False
         logger.warning(
             "worker %s goes on without what was dropped: %s",

@@ -14,6 +14,7 @@ import pytest
 import pgqpy
 from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
+from pgqpy.tasks._worker.exchange import Exchange
 from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connection
@@ -303,6 +304,30 @@ def test_one_of_its_queues_may_go_and_come_back(dsn: str, conn: Connection, task
         tasks.push("other", "after")
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
     assert seen == ["before", "meanwhile", "after"]
+
+
+def test_a_queue_that_is_dropped_and_created_again_at_once_is_served_on(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker asks which queues are left when it is there again."""
+    asked = threading.Event()
+    existing = Exchange._existing
+
+    def late(exchange: Exchange) -> list[str]:
+        tasks.create_queue("work")
+        asked.set()
+        return existing(exchange)
+
+    seen: list[int] = []
+    with running(TaskWorker(dsn, "work", lambda task: seen.append(task.payload))):
+        tasks.push("work", 1)
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+        monkeypatch.setattr(Exchange, "_existing", late)
+        tasks.drop_queue("work")
+        assert asked.wait(PATIENCE)
+        tasks.push("work", 2)
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert seen == [1, 2]
 
 
 def test_a_pooler_may_have_fewer_sessions(pool: Pool, conn: Connection, tasks: Tasks) -> None:
