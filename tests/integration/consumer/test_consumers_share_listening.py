@@ -193,6 +193,21 @@ def test_the_last_one_closes_the_connection(dsn: str, conn: Connection) -> None:
     asyncio.run(main())
 
 
+def test_one_that_is_cancelled_while_it_begins_to_listen_leaves_no_connection(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object) -> str:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await AsyncSubscription(dsn, "one").open()
+        assert async_shared(AsyncListener, dsn)._conn is None
+
+    monkeypatch.setattr(AsyncListener, "_listen", cancelled)
+    asyncio.run(main())
+
+
 def test_loops_do_not_share(dsn: str, conn: Connection) -> None:
     async def main() -> int:
         async with subscribed(dsn, "one", "two"):
