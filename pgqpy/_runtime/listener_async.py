@@ -113,6 +113,11 @@ class AsyncListener(Notifications):
                     extra={"queue": subscription.queue, "pause": pause},
                 )
                 return False
+            except BaseException:
+                # It was cancelled: no subscription would close the connection.
+                if not self._channels:
+                    self._lose()
+                raise
             self._pause.reset()
             self._channels.setdefault(channel, set()).add(subscription)
         return True

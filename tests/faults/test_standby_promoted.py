@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psutil
 import psycopg
@@ -14,7 +15,7 @@ from pgqpy.embedded import Server
 from tests.faults.load import QUEUE, Load, drain
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, running, wait_until
-from tests.fixtures.fix_standby import started_pair
+from tests.fixtures.fix_standby import HotPair, started_pair
 from tests.fixtures.fix_ticker import StartTicker
 
 pytestmark = pytest.mark.slow
@@ -42,12 +43,33 @@ class Watch(Consumer):
         self.ticks.append(batch.tick)
 
 
+def synchronous(pair: HotPair) -> None:
+    """Have commits of the primary wait for the standby.
+
+    They do when the checkpointer has read the setting: later than the server has, and not later
+    than its next checkpoint.
+    """
+    pair.conn.execute("alter system set synchronous_standby_names = '*'")
+    pair.conn.execute("select pg_reload_conf()")
+    wait_until(lambda: ops.value(pair.conn, "show synchronous_standby_names") == "*")
+    pair.conn.execute("checkpoint")
+
+
+def receivers(pair: HotPair) -> list[psutil.Process]:
+    """The standby's process that receives, if it has begun to."""
+    found = []
+    for child in psutil.Process(pair.standby.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "walreceiver" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
 def test_a_promoted_standby_goes_on_with_nothing_lost_or_doubled(
     server: Server, start_ticker: StartTicker
 ) -> None:
     with started_pair(server.version) as pair:
-        pair.conn.execute("alter system set synchronous_standby_names = '*'")
-        pair.conn.execute("select pg_reload_conf()")
+        synchronous(pair)
         load = Load(pair.dsn)
         pair.conn.execute("select pgq_task.create_queue('mails')")
         pair.conn.execute("select pgq_task.push('mails', '1')")
@@ -90,13 +112,8 @@ def test_a_tick_is_on_the_standby_before_consumers_see_it(server: Server) -> Non
     """Whatever the ticker's synchronous_commit: its id must not come again after a failover."""
     with started_pair(server.version) as pair, ThreadPoolExecutor() as pool:
         pair.conn.execute("select pgq.create_queue('q')")
-        pair.conn.execute("alter system set synchronous_standby_names = '*'")
-        pair.conn.execute("select pg_reload_conf()")
-        [receiver] = [
-            child
-            for child in psutil.Process(pair.standby.pid).children()
-            if "walreceiver" in " ".join(child.cmdline())
-        ]
+        synchronous(pair)
+        [receiver] = wait_until(lambda: receivers(pair))
         newest = ops.value(pair.conn, "select max(tick_id) from pgq.tick")
         receiver.suspend()
         try:

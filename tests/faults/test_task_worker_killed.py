@@ -219,7 +219,7 @@ def test_sigterm_finishes_what_has_begun_and_gives_back_the_rest(
     conn: Connection, tasks: Tasks, start: Start, way: str
 ) -> None:
     tasks.push_many("work", range(40))
-    worker = start(way, "begun")
+    worker = start(way, "begun", lease=60)
     worker.hear("begun")
     worker.process.send_signal(signal.SIGTERM)
     worker.enter()

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node, join_node
 from tests.fixtures.fix_cli import Cli, Spawn
-from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_client import PATIENCE, wait_until
 
 QUEUES = [f"q{number}" for number in range(6)]
 
@@ -86,7 +86,7 @@ def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
     below.conn.execute("select pgq_node.drop_node('q4', 'below')")
     has(below, "q5", ops.insert_ticked(root.conn, "q5", "x"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_with_until_empty_it_copies_what_there_is_and_ends(
@@ -116,7 +116,7 @@ def test_a_lost_database_is_retried_and_lines_of_the_log_name_queue_and_node(
     has(below, "q", ops.insert_ticked(root.conn, "q", "y"))
     assert branch.batches() == root.batches()
     process.send_signal(signal.SIGTERM)
-    lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    lines = [json.loads(line) for line in process.communicate(timeout=PATIENCE)[1].splitlines()]
     # A listener has the queues of a database.
     about_nodes = [
         line for line in lines if "database" not in line and "listen" not in line["message"]

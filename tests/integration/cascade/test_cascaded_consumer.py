@@ -66,7 +66,8 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
         for number in range(30):
             tick = ops.insert_ticked(root.conn, "q", str(number))
             if number % 10 == 5:
-                wait_until(lambda: one.state["last_tick_id"] == tick)  # noqa: B023
+                for node in (one, two):
+                    wait_until(lambda: node.state["last_tick_id"] == tick)  # noqa: B023
                 Seen(two.dsn).move(["one", "two", "root"][number // 10])
         wait_until(lambda: len(effects(two.conn)) == 30)
     assert effects(two.conn) == [str(number) for number in range(30)]

@@ -83,6 +83,7 @@ def test_a_branch_whose_table_is_behind_its_queue_feeds_others(nodes: Tree) -> N
     with running(replicate(nodes, "a", "b")):
         in_step(nodes, "b")
     a.execute(CHANGE)
+    nodes.ticked("a")
     nodes.follows("b", "a")
     manager(nodes, "b", "c").add("item")
     with running(replicate(nodes, "b", "c")):

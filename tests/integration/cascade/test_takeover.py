@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from time import monotonic
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from pgqpy.cascade import (
     CascadedConsumer,
     Nodes,
     Takeover,
+    _takeover,
     create_node,
     status,
     take_over_dead_root,
@@ -24,7 +26,7 @@ from pgqpy.errors import CascadeError
 from pgqpy.event import Event
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_nodes import QUEUE, Killed, Tree, Writer
 
 
@@ -46,6 +48,12 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
     with ExitStack() as stack:
         nodes = stack.enter_context(tree.open(name))
         return takeover(nodes, to, progress=progress, **options)
+
+
+@pytest.fixture
+def near_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that must catch up have all the time they need, however short the timeout is."""
+    monkeypatch.setattr(_takeover, "_NEAR", PATIENCE)
 
 
 def acts_as(role: str) -> Callable[[Connection], None]:
@@ -80,8 +88,9 @@ def test_a_planned_takeover_loses_and_doubles_nothing_while_producers_write(tree
         goes_on(writer)
     assert (done.new_root, done.old_root, done.left) == ("b", "a", ())
     assert done.paused is not None
-    assert done.paused < timedelta(seconds=2)
-    assert writer.pause < 2
+    # It is a tenth of a second, where nothing else is under way.
+    assert done.paused < timedelta(seconds=20)
+    assert writer.pause < 20
     assert [tree.info(name).type for name in "abc"] == ["branch", "root", "branch"]
     assert [tree.info(name).provider for name in "abc"] == ["b", None, "b"]
     assert_every_node_has(tree, writer.committed, "b")
@@ -158,6 +167,7 @@ def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
     assert [tree.info(name).type for name in "abc"] == ["branch", "branch", "root"]
 
 
+@pytest.mark.usefixtures("near_in_the_end")
 def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tree) -> None:
     three(tree)
     # One that has not inserted, and sees in its next statement that it may not, is not waited for.
@@ -183,6 +193,7 @@ def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tre
         assert sorted(tree.read(name)) == ["late", "latest", "meanwhile"]
 
 
+@pytest.mark.usefixtures("near_in_the_end")
 def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tree) -> None:
     three(tree)
     with (
@@ -191,7 +202,7 @@ def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tr
     ):
         writer.isolation_level = IsolationLevel.REPEATABLE_READ
         writer.execute("select 1")
-        with pytest.raises(CascadeError, match=rf"pid {writer.info.backend_pid} of \w+\n"):
+        with pytest.raises(CascadeError, match=rf"pid {writer.info.backend_pid} of \w+(\n|, pid)"):
             takeover(nodes, "b", timeout=0.2)
         ops.insert(writer, QUEUE, "late")
         writer.commit()
@@ -201,18 +212,26 @@ def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tr
         assert tree.read(name) == ["late"]
 
 
-def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> None:
+@pytest.mark.usefixtures("near_in_the_end")
+def test_a_takeover_that_would_pause_for_too_long_is_given_up(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr(_takeover, "monotonic", lambda: monotonic() + passed)
     three(tree)
     tree.insert("a", "first")
     for name in "bc":
         tree.follows(name, "a")
 
     def progress(step: str) -> None:
+        nonlocal passed
         if step == "pause":
             tree.stop("b")
+        if step == "copy":
+            passed += 60
 
     with tree.open("a") as nodes, pytest.raises(CascadeError, match="did not get the") as given_up:
-        takeover(nodes, "b", max_pause=0.2, progress=progress)
+        takeover(nodes, "b", max_pause=60, progress=progress)
     assert "other nodes follow b now" in str(given_up.value)
     assert tree.info("a").type == "root"
     tree.insert("a", "second")
@@ -225,11 +244,13 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(tree: Tree) -> Non
         open_one.commit()
 
         def lock(step: str) -> None:
+            nonlocal passed
             if step == "last tick":
                 open_one.execute(f"lock table {table} in row exclusive mode".encode())
+                passed += 60
 
         with tree.open("a") as nodes, pytest.raises(CascadeError, match="hold locks for longer"):
-            takeover(nodes, "b", max_pause=1, progress=lock)
+            takeover(nodes, "b", max_pause=60, progress=lock)
         tree.insert("a", "third")
 
 

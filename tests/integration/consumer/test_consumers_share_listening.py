@@ -112,8 +112,11 @@ def test_one_session_listens_for_all_and_is_replaced_for_all(dsn: str, conn: Con
 @asynccontextmanager
 async def subscribed(dsn: str, *queues: str) -> AsyncIterator[list[AsyncSubscription]]:
     subscriptions = [AsyncSubscription(dsn, queue) for queue in queues]
-    for subscription in subscriptions:
-        assert await subscription.open()
+    async with asyncio.timeout(PATIENCE):
+        for subscription in subscriptions:
+            # It gives up connecting after three seconds, and may be asked again.
+            while not await subscription.open():
+                await asyncio.sleep(0.01)
     yield subscriptions
     for subscription in subscriptions:
         await subscription.close()
@@ -187,6 +190,21 @@ def test_the_last_one_closes_the_connection(dsn: str, conn: Connection) -> None:
                 while sessions(conn):
                     await asyncio.sleep(0.01)
 
+    asyncio.run(main())
+
+
+def test_one_that_is_cancelled_while_it_begins_to_listen_leaves_no_connection(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object) -> str:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await AsyncSubscription(dsn, "one").open()
+        assert async_shared(AsyncListener, dsn)._conn is None
+
+    monkeypatch.setattr(AsyncListener, "_listen", cancelled)
     asyncio.run(main())
 
 

@@ -372,6 +372,8 @@ def test_a_worker_says_that_it_lives_while_it_is_at_work_and_again_if_it_could_n
             assert admin.execute(SEEN.encode()).fetchone() != (True,)
             admin.execute("alter function pgq.away rename to group_heartbeat")
             eventually(admin, SEEN)
+            # Nor may the transaction that finishes the batch be idle for longer than the lease.
+            group.admin.set_group_config("test_queue", GROUP, "lease", "1 minute")
 
     group.send("a1")
     Long(group.dsn).run(until_empty=True)

@@ -10,7 +10,7 @@ import pgqpy
 from pgqpy import Event, RemoteConsumer, TrackedConsumer
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.listener import Subscription
-from tests.fixtures.fix_client import PATIENCE, Background, Send, Tick
+from tests.fixtures.fix_client import PATIENCE, Background, Send, Tick, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_ticker import eventually
@@ -19,7 +19,7 @@ from tests.fixtures.fix_ticker import eventually
 @pytest.mark.parametrize("size", [1, 5])
 def test_listening_in_transaction_mode_is_not_trusted(pool: Pool, queue: str, size: int) -> None:
     subscription = Subscription(pool("transaction", size=size), queue)
-    assert subscription.open()
+    wait_until(subscription.open)
     assert not subscription.works
     subscription.close()
 
@@ -28,7 +28,7 @@ def test_listening_in_session_mode_is_trusted_once_a_tick_was_heard(
     pool: Pool, queue: str, tick: Tick
 ) -> None:
     subscription = Subscription(pool("session"), queue)
-    assert subscription.open()
+    wait_until(subscription.open)
     at_first = subscription.works
     tick()
     waker = Waker()

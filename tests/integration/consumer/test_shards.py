@@ -47,7 +47,7 @@ from pgqpy.errors import (
 from pgqpy_consumers.queue_mover import QueueMover
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
-from tests.fixtures.fix_client import running, wait_until
+from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_shards import QUEUE, Load, Shards
 from tests.fixtures.fix_ticker import StartTicker
 
@@ -364,7 +364,7 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     sent = load.stop()
     wait_until(lambda: sum(map(len, shards.seen().values())) >= sum(sent.values()))
     second.send_signal(signal.SIGTERM)
-    assert second.wait(60) == 0
+    assert second.wait(PATIENCE) == 0
     assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
 
 

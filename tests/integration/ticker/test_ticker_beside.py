@@ -72,7 +72,7 @@ def leader(conn: Connection) -> str | None:
 
 
 def assert_no_ticker_is_left(conn: Connection) -> None:
-    assert "pgqpy ticker" not in [thread.name for thread in threading.enumerate()]
+    wait_until(lambda: "pgqpy ticker" not in [each.name for each in threading.enumerate()])
     # The server's process ends a moment after the connection.
     eventually(
         conn,
@@ -316,7 +316,8 @@ def test_a_program_with_asyncio_ticks_beside_its_work(
             assert leaders(conn)
             ops.insert(conn, queue, "data")
             await Once(dsn, queue=queue, start="first").run()
-        assert not leaders(conn)
+        # The server's process ends a moment after the connection.
+        await asyncio.to_thread(wait_until, lambda: not leaders(conn))
 
     def leaders(conn: Connection) -> Any:
         return conn.execute(LEADERS, LOCK).fetchall()
