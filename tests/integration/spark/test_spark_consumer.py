@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_example import SPARK_PATIENCE
 from tests.fixtures.fix_ticker import eventually
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def test_spark_gets_nothing_until_enough_has_gathered(
         assert counts == []
         insert(conn, queue, 1)
         tick(conn, queue)
-        thread.join(60)
+        thread.join(SPARK_PATIENCE)
         assert counts == [10]
     finally:
         collecting.stop()
