@@ -502,7 +502,6 @@ def test_loops_end_when_their_call_is_interrupted_or_the_process_told_to_stop(
 
     monkeypatch.setattr("pgqpy_consumers.spark._shards_consumer.GATHER", 0.0)
     calls: list[list[str]] = []
-
     conns = {name: shards[name] for name in "ab"}
 
     def opened(name: str) -> object:
