@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import psycopg
@@ -17,7 +19,7 @@ import pytest
 
 import pgqpy
 from pgqpy.cli._doctor import EXIT_CODES
-from pgqpy.doctor import CHECKS, Finding, Verdict, _storage, examine
+from pgqpy.doctor import CHECKS, Finding, Verdict, _look, _storage, examine
 from pgqpy.doctor._look import Look
 from pgqpy.doctor._samples import Samples, _Sample
 from pgqpy.embedded import Server
@@ -25,7 +27,7 @@ from pgqpy.schema import migrate
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_standby import standby_of
@@ -33,6 +35,14 @@ from tests.fixtures.fix_ticker import StartTicker, eventually
 
 MINUTE = timedelta(minutes=1)
 NOW = timedelta()
+
+
+@pytest.fixture(autouse=True)
+def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks take as long as a busy machine needs, unless the test is about that."""
+    if request.function is not test_a_server_that_does_not_answer_does_not_hang_it:
+        for limit in ("BUDGET", "STATEMENT"):
+            monkeypatch.setattr(_look, limit, PATIENCE)
 
 
 def findings(
@@ -374,6 +384,12 @@ def test_a_ticker_that_leads_is_named_and_missed_at_once_when_it_is_killed(
 
 @pytest.mark.any_pg
 def test_a_pooler_is_found_and_its_mode(pool: Pool, connect: Connect, conn: Connection) -> None:
+    def is_told(conn: Connection, mode: str, expected: dict[str, tuple[Verdict, bool]]) -> bool:
+        found = [each for each in examine(conn).findings if each.check in expected]
+        return expected == {
+            each.check: (each.verdict, f"in {mode} mode" in each.message) for each in found
+        }
+
     assert findings(conn, "pooler")[0].message.startswith("none")
     for mode, size, verdict in (
         ("session", 5, Verdict.OK),
@@ -381,11 +397,9 @@ def test_a_pooler_is_found_and_its_mode(pool: Pool, connect: Connect, conn: Conn
         ("transaction", 1, Verdict.NOTE),
     ):
         behind = connect(pool(mode, size=size))
-        report = examine(behind)
-        [found] = [each for each in report.findings if each.check == "pooler"]
-        assert (found.verdict, f"in {mode} mode" in found.message) == (verdict, True), found
-        [notified] = [each for each in report.findings if each.check == "notifications"]
-        assert notified.verdict is verdict
+        expected = {"pooler": (verdict, True), "notifications": (verdict, False)}
+        # A pooler has two seconds to answer, and on a busy machine may take longer.
+        wait_until(partial(is_told, behind, mode, expected))
         behind.close()
 
 
@@ -403,10 +417,10 @@ def test_a_clock_that_differs_and_a_tick_in_the_future_are_named(
 ) -> None:
     assert findings(conn, "clock")[0].verdict is Verdict.OK
     real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() - 60)
+    monkeypatch.setattr(time, "time", lambda: real() - 90)
     [ahead] = findings(conn, "clock")
-    assert "1 min ahead" in ahead.message
-    monkeypatch.undo()
+    assert re.search(r"clock is 1 min( \d+ s)? ahead of", ahead.message), ahead
+    monkeypatch.setattr(time, "time", real)
     ops.tick(conn, queue)
     conn.execute("update pgq.tick_0 set tick_time = tick_time + interval '1 day'")
     [future] = findings(conn, "clock")
@@ -519,7 +533,7 @@ def test_it_forecasts_from_the_last_minutes(conn: Connection, queue: str) -> Non
     make_old(conn, "tick_time", "tick_0")
     for _ in range(3):
         ops.insert_ticked(conn, queue, *"abc")
-    active(-1)
+    active(-60)
     assert "--wait" in forecast(), "it was registered just now"
     active(30)
     assert forecast().startswith("finished no batch in")
@@ -603,7 +617,7 @@ def test_a_server_that_does_not_answer_does_not_hang_it(conn: Connection, connec
         blocker.execute("lock table pgq.ticker_failure")
         report = examine(conn)
         blocker.rollback()
-    assert report.seconds < 15
+    assert report.seconds < PATIENCE
     late = [each for each in report.findings if "did not answer" in each.message]
     assert "ticks" in {each.check for each in late}
     assert {each.verdict for each in late} == {Verdict.WARNING}

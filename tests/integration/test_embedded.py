@@ -17,6 +17,7 @@ import pytest
 
 from pgqpy.embedded import EmbeddedError, Server, find_bin_dir
 from pgqpy.embedded._programs import process_options, server_account
+from tests.fixtures.fix_client import PATIENCE
 
 
 def one(dsn: str, query: str) -> object:
@@ -152,7 +153,7 @@ with Server() as server:
             if "pgqpy-keeper" in child.cmdline()
         )
         python.send_signal(signal.SIGKILL)
-    keeper.wait(timeout=60)
+    keeper.wait(timeout=PATIENCE)
     assert not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
     assert not data_dir.exists()
     assert not socket_dir.exists()

@@ -113,6 +113,8 @@ def test_status_names_a_session_that_holds_a_lock_of_ours_and_has_no_role_of_our
             pid = stranger.info.backend_pid
             assert any(f"session {pid} of locks_stranger (prankster)" in each for each in messages)
             assert any(stops in each for each in messages)
+            # Its session ends a moment after it is closed.
+            stranger.execute("select pg_advisory_unlock_all()")
 
 
 HTTP = 'http = "127.0.0.1:0"'

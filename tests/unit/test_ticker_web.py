@@ -21,6 +21,7 @@ from pgqpy_ticker.served import (
     TaskQueueSeen,
 )
 from pgqpy_ticker.web import Endpoint
+from tests.fixtures.fix_client import PATIENCE
 
 SEEN = Observation(
     (QueueSeen('odd "name"\n', 1.5, 7, 3, 60.0),),
@@ -34,7 +35,9 @@ class Site:
     """An endpoint for two databases whose state the test decides."""
 
     def __init__(self) -> None:
-        self.shop, self.stock = (Served(Database(name=n, dsn="")) for n in ("shop", "stock"))
+        self.shop, self.stock = (
+            Served(Database(name=n, dsn="", healthy_within=PATIENCE)) for n in ("shop", "stock")
+        )
         self.served = [self.shop, self.stock]
         self._endpoint = Endpoint("127.0.0.1:0", lambda: self.served)
         self.address = self._endpoint.address
@@ -43,7 +46,7 @@ class Site:
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         request = urllib.request.Request(f"http://{self.address}{path}", method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -71,7 +74,7 @@ def test_healthy_is_when_each_database_is_led_or_stood_by_for(site: Site) -> Non
     # A leader has not ticked for long.
     site.stock.enter(State.LEADING)
     assert site.get("/healthz")[0] == 200
-    site.stock.heartbeat -= 11
+    site.stock.heartbeat -= PATIENCE + 1
     assert site.get("/healthz")[0] == 503
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -24,10 +24,10 @@ from pgqpy.doctor._history import History
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 
 EVIL = "\x1b[31mred\x07[bold]"
-PATIENCE = 60.0
 
 
 def look(screen: Screen, height: int = 30) -> str:
@@ -209,10 +209,11 @@ def terminal(dsn: str) -> Iterator[tuple[int, int, subprocess.Popen[bytes]]]:
         os.close(theirs)
 
 
-def until(ours: int, text: str) -> None:
-    """Read what the program writes until it has written this."""
+def until(ours: int, text: str, meanwhile: Callable[[], object] = bool) -> None:
+    """Read what the program writes until it has written this; call a function again and again."""
     seen, end = "", time.monotonic() + PATIENCE
     while text not in seen:
+        meanwhile()
         ready, _, _ = select.select([ours], [], [], max(end - time.monotonic(), 0))
         assert ready, f"{text!r} was not seen in {seen[-3000:]!r}"
         seen += os.read(ours, 65536).decode(errors="ignore")
@@ -230,11 +231,12 @@ def test_it_is_kept_up_to_date_and_recovers_from_a_lost_database(
         until(ours, "later")
         os.write(ours, b"3")
         until(ours, "mails")
-        conn.execute(
+        end = (
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
-        until(ours, "what is shown is old")
+        # Again and again: it may have recovered before it has drawn that.
+        until(ours, "what is shown is old", lambda: conn.execute(end))
         Tasks(conn).create_queue("again")
         until(ours, "again")
         os.write(ours, b"q")

@@ -29,7 +29,7 @@ from pgqpy.shards import HASHES
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
 from pgqpy_consumers.spark._options import InvalidOption, ReadOptions, StreamOptions
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 from tests.fixtures.fix_example import SPARK_PATIENCE
 
@@ -110,11 +110,13 @@ MakeReader: TypeAlias = "Callable[..., ShardsStreamReader]"
 
 
 @pytest.fixture
-def reader(shards: Shards) -> Iterator[MakeReader]:
+def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
     """``reader(onShardDown="wait")``: what a run of a query has on its driver."""
     from pgqpy_consumers.spark._shards import schema_of_shards
     from pgqpy_consumers.spark._shards_stream import ShardsStreamReader
 
+    # On a busy machine a shard that is there is not down.
+    monkeypatch.setattr("pgqpy_consumers.spark._shards_stream.GRACE", PATIENCE)
     made = []
 
     def make(**options: str) -> ShardsStreamReader:
@@ -500,10 +502,11 @@ def test_loops_end_when_their_call_is_interrupted_or_the_process_told_to_stop(
 
     monkeypatch.setattr("pgqpy_consumers.spark._shards_consumer.GATHER", 0.0)
     calls: list[list[str]] = []
+    conns = {name: shards[name] for name in "ab"}
 
     def opened(name: str) -> object:
         return ops.value(
-            shards[name], "select current_batch from pgq.get_consumer_info(%s, %s)", QUEUE, CONSUMER
+            conns[name], "select current_batch from pgq.get_consumer_info(%s, %s)", QUEUE, CONSUMER
         )
 
     def make(_: str, dsn: str, deliver: Deliver) -> Delivering:

@@ -197,6 +197,7 @@ def test_an_attempt_whose_message_is_not_accepted_is_not_sent(
 def test_what_is_being_written_when_the_job_fails_is_dropped_too(
     connect: Connect, conn: Connection, dsn: str, queue: str
 ) -> None:
+    conn.execute("alter function pgq.staging_tables(text) set lock_timeout = '1h'")
     job = writer(dsn, queue)
     straggler = connect(autocommit=False)
     with ThreadPoolExecutor(1) as pool:

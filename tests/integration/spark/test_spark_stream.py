@@ -22,7 +22,7 @@ from pgqpy.errors import ConsumerInUse, InvalidParameter, TickNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import SPARK_PATIENCE
-from tests.fixtures.fix_ticker import eventually
+from tests.fixtures.fix_ticker import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -402,15 +402,13 @@ def test_two_queries_with_one_consumer_are_refused(
 
 
 def test_a_driver_whose_network_was_cut_ends_its_old_session(
-    reader: MakeReader, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    reader: MakeReader, conn: Connection
 ) -> None:
-    # No waiting for what the server notices by itself.
-    monkeypatch.setattr("pgqpy_consumers.spark._driver_session.PATIENCE", 1.0)
     stream = reader()
     start, _ = plan(stream)
     lost = stream._session._conn
     assert lost is not None
-    # The server's end stays open; this one is cut.
+    # The server's end stays open, so the server notices nothing by itself; this one is cut.
     open_end = os.dup(lost.fileno())
     try:
         cut, other = socket.socketpair()
@@ -448,7 +446,7 @@ def test_a_driver_that_died_a_moment_ago_is_waited_for(
     waiting.start()
     eventually(conn, "select count(*) from pg_locks where locktype = 'advisory' and not granted")
     dead.stop()
-    waiting.join(30)
+    waiting.join(PATIENCE)
     assert plan(next_run, end) == (end, end)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui import _live, _sign_in
 from pgqpy.ui._app import VIEWS
 from pgqpy.ui._view import View
-from tests.fixtures import shop
+from tests.fixtures import fix_client, shop
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_console import ROLE, by_header, ending, serving
 from tests.fixtures.fix_db import Connection, create_database, drop_database
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 #: Milliseconds; the machine is busy with other tests.
-PATIENCE = 30_000
+PATIENCE = 1000 * fix_client.PATIENCE
 AXE = Path(__file__).parents[3] / ".bench" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 EVIL = "<img src=x onerror=hacked=1><script>hacked=1</script>"
 READER = "ui_browser_reader"
@@ -85,16 +85,19 @@ class Tabs:
             self.complaints.append(f"{message.text} {message.location}")
 
     def refused(self, *words: str) -> None:
-        """The browser complains of these, and of nothing else."""
+        """The browser complains of these, and of nothing else; again if a page loads again."""
+        self.wait_until(lambda: all(any(w in each for each in self.complaints) for w in words))
+        assert all(any(w in each for w in words) for each in self.complaints), self.complaints
+        self.complaints.clear()
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the browser tells."""
 
         def heard() -> bool:
             self._page.wait_for_timeout(10)  # it listens only within a call
-            return len(self.complaints) >= len(words)
+            return condition()
 
         wait_until(heard)
-        assert len(self.complaints) == len(words), self.complaints
-        assert all(word in each for word, each in zip(words, self.complaints, strict=True))
-        self.complaints.clear()
 
     def close(self) -> None:
         self._opened.close()
@@ -276,7 +279,7 @@ def test_another_site_can_neither_send_a_form_nor_show_the_console_in_a_frame(
     # Of the same machine, which is the closest that another site can be.
     with serving(Starlette(routes=[Route("/", lambda _: HTMLResponse(trap))])) as url:
         page.goto(f"{url}/")
-        assert page.frames[1].url == "chrome-error://chromewebdata/"
+        tab.wait_until(lambda: page.frames[1].url == "chrome-error://chromewebdata/")
         tab.refused("frame-ancestors")
         page.get_by_role("button", name="Win").click()
         see(page.locator("h1"), "not from a page of the console")
