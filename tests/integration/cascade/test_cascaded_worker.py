@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgqpy import Connection, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedWorker, Nodes, _provider
+from pgqpy.cascade import CascadedWorker, Nodes, _provider, worker
 from pgqpy.cascade._provider import Provider
+from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
@@ -300,6 +302,31 @@ def test_rotation_of_the_root_waits_for_a_leaf_that_is_gone_until_it_is_dropped(
     assert not any(turns[1:])
     branch.conn.execute("select pgq_node.unregister_subscriber('q', 'gone')")
     assert any(turn() for _ in range(4))
+
+
+def test_a_worker_that_is_paused_while_it_looks_copies_nothing_once_it_has_noticed(
+    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch.catch_up()
+    before = branch.ticks()
+    set_paused = "select pgq_node.set_consumer_paused('q', 'branch_worker', %s)"
+    branch.conn.execute("select pgq_node.set_consumer_uptodate('q', 'branch_worker', false)")
+    read_state = worker.read_state
+
+    def read_and_pause(*names: Any) -> NodeState:
+        state = read_state(*names)
+        monkeypatch.setattr(worker, "read_state", read_state)
+        branch.conn.execute(set_paused, [True])
+        return state
+
+    monkeypatch.setattr(worker, "read_state", read_and_pause)
+    ops.insert_ticked(root.conn, "q", "x")
+    branch.worker.run_once()
+    assert branch.state["uptodate"]
+    assert branch.ticks() == before
+    branch.conn.execute(set_paused, [False])
+    branch.catch_up()
+    assert branch.ticks() == root.ticks()
 
 
 def test_a_provider_of_another_history_or_one_that_is_behind_is_refused(
