@@ -12,6 +12,7 @@ import pytest
 import pgqpy
 from pgqpy import Event, errors
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
+from pgqpy.cascade import _statements as statements
 from pgqpy.cascade import consumer as moved
 from pgqpy.cascade._node import read_state
 from tests.fixtures import queue_ops as ops
@@ -102,6 +103,91 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
     tick = ops.insert_ticked(root.conn, "q", "y")
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["y"]
+
+
+def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something once, when a consumer is about to send a statement."""
+    fetch = moved.fetch
+
+    def act_first(conn: Any, sent: Any, *more: Any) -> Any:
+        if sent is statement:
+            monkeypatch.setattr(moved, "fetch", fetch)
+            act()
+        return fetch(conn, sent, *more)
+
+    monkeypatch.setattr(moved, "fetch", act_first)
+
+
+def keepers(nodes: list[Node]) -> list[int]:
+    """Return for each node whether it keeps events for the consumer."""
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    return [ops.value(node.conn, keeps) for node in nodes]
+
+
+def test_a_consumer_that_is_unregistered_while_it_begins_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    ops.value(root.conn, "select pgq.unregister_consumer('q', 'seen')")
+    before(statements.REGISTER_AT, Seen(two.dsn).unregister, monkeypatch)
+    consumer.run(until_empty=True)
+    assert keepers(nodes) == [0, 0, 0]
+
+
+def test_a_consumer_that_begins_while_it_is_unregistered_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True), monkeypatch)
+    assert Seen(two.dsn).unregister()
+    assert keepers(nodes) == [0, 0, 0]
+
+
+def test_of_two_processes_that_register_the_slower_one_moves_nothing(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, two = nodes
+
+    def register_and_go_on() -> None:
+        consumer = Seen(two.dsn, provider="root")
+        consumer.register()
+        ops.insert_ticked(root.conn, "q", "x")
+        consumer.run(until_empty=True)
+
+    before(statements.REGISTER, register_and_go_on, monkeypatch)
+    slower = Seen(two.dsn, provider="one")
+    assert not slower.register()
+    slower.run(until_empty=True)
+    assert effects(two.conn) == ["x"]
+    assert keepers(nodes) == [1, 0, 0]
+
+
+def test_of_two_processes_only_one_applies_a_batch(nodes: list[Node]) -> None:
+    class Slower(Seen):
+        def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
+            Seen(two.dsn).run(until_empty=True)
+            super().process_remote_event(target, event)
+
+    root, _, two = nodes
+    slower = Slower(two.dsn, provider="root")
+    slower.register()
+    ops.insert_ticked(root.conn, "q", "x")
+    with pytest.raises(errors.PgqError, match="the batch begins after"):
+        slower.run(until_empty=True)
+    assert effects(two.conn) == ["x"]
+
+
+def test_a_consumer_that_registers_at_a_tick_of_another_node_leaves_its_provider(
+    nodes: list[Node],
+) -> None:
+    _, one, two = nodes
+    Seen(two.dsn, provider="root").register()
+    Seen(two.dsn, provider="one").register(at_tick=one.state["last_tick_id"])
+    assert keepers(nodes) == [0, 1, 0]
 
 
 def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_moves_exactly(
