@@ -29,7 +29,12 @@ _REST: LiteralString = """
     select count(*) from pgq_node.get_rest_events(%s, %s) where (ev_type like 'pgq.%%') is not true
 """
 _FORGET_DELAYED: LiteralString = """
-    delete from pgq_node.handed_over where queue_name = %s and not taken returning ev_id
+    delete from pgq_node.handed_over h
+     using pg_catalog.jsonb_populate_recordset(null::pgq_node.handed_over, %s) known
+     where h.queue_name = %s
+       and h.ev_id = known.ev_id
+       and not h.taken
+    returning h.ev_id
 """
 
 
@@ -215,7 +220,8 @@ def move_delayed(old: Node, new: Node) -> None:
     events = old.value(_DELAYED, old.queue)
     if events != "[]":
         new.call("take_delayed", events)
-        old.rows(_FORGET_DELAYED, old.queue)
+        # More may have come meanwhile.
+        old.rows(_FORGET_DELAYED, events, old.queue)
 
 
 def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = False) -> None:

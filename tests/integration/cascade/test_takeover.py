@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +20,8 @@ from pgqpy.cascade import (
     take_over_dead_root,
     takeover,
 )
+from pgqpy.cascade._manage import move_delayed
+from pgqpy.cascade._nodes import Node
 from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError
 from pgqpy.event import Event
@@ -144,6 +147,32 @@ def test_delayed_events_go_along_and_come_back_if_the_takeover_is_given_up(tree:
     move(tree, "a", "b")
     assert ops.value(tree.conns["a"], due, QUEUE) is None
     assert ops.value(tree.conns["b"], due, QUEUE) == ["delayed"]
+
+
+def test_a_delayed_event_that_is_handed_over_late_is_not_forgotten(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(tree)
+    move(tree, "a", "b")
+    call = Node.call
+    hand_over = (
+        "insert into pgq_node.handed_over (queue_name, ev_id, due, ev_time)"
+        " values (%s, %s, now() + interval '1 hour', now())"
+    )
+
+    def hand_over_and_call(node: Node, function: str, *arguments: object, **more: Any) -> Any:
+        if function == "take_delayed":
+            tree.conns["a"].execute(hand_over, [QUEUE, 1002])
+        return call(node, function, *arguments, **more)
+
+    tree.conns["a"].execute(hand_over, [QUEUE, 1001])
+    with tree.open("b") as nodes:
+        with monkeypatch.context() as patch:
+            patch.setattr(Node, "call", hand_over_and_call)
+            move_delayed(nodes.node("a"), nodes.node("b"))
+        move_delayed(nodes.node("a"), nodes.node("b"))
+    taken = "select array_agg(ev_id order by ev_id) from pgq.waiting_event"
+    assert ops.value(tree.conns["b"], taken) == [1001, 1002]
 
 
 def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
