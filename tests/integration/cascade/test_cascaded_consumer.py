@@ -11,6 +11,7 @@ import pytest
 
 import pgqpy
 from pgqpy import Event, errors
+from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade import consumer as moved
@@ -107,7 +108,6 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
 
 def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something once, when a consumer is about to send a statement."""
-    fetch = moved.fetch
 
     def act_first(conn: Any, sent: Any, *more: Any) -> Any:
         if sent is statement:
