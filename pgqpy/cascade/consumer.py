@@ -29,8 +29,15 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    InvalidConsumer,
+    PgqError,
+    QueueNotFound,
+    TickNotFound,
+)
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class CascadedConsumer(SerialConsumer):
@@ -114,8 +121,9 @@ class CascadedConsumer(SerialConsumer):
         Raises TickNotFound if that node does not have the consumer's tick, or not yet.
         """
         names = self.queue, self.consumer
-        with connect(self.target_dsn, autocommit=True) as node:
-            state = read_state(node, *names)
+        # One transaction: other moves of it wait.
+        with connect(self.target_dsn) as node:
+            state = lock_state(node, *names)
             _, location = find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
@@ -125,8 +133,18 @@ class CascadedConsumer(SerialConsumer):
             ((code, note),) = fetch(node, statements.CHANGE_PROVIDER, (*names, provider))
             if code >= 300:
                 raise PgqError(note)
-        with suppress(PgqError):
+        try:
             self._leave(state.provider_location)
+        except QueueNotFound:
+            pass
+        except PgqError as error:
+            logger.warning(
+                "consumer %s may have left a position at node %s, which keeps events for it: %s;"
+                " remove it there: pgqpy consumer unregister %s %s",
+                *(self.consumer, state.provider_node, str(error).partition("\n")[0]),
+                *names,
+                extra=self.log_fields(),
+            )
 
     def process_remote_batch(self, conn: Connection, batch: Batch, target: Connection) -> None:
         """Apply a batch as an RemoteConsumer does.

@@ -26,8 +26,15 @@ from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    InvalidConsumer,
+    PgqError,
+    QueueNotFound,
+    TickNotFound,
+)
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -111,8 +118,9 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         Raises TickNotFound if that node does not have the consumer's tick, or not yet.
         """
         names = self.queue, self.consumer
-        async with await async_connect(self.target_dsn, autocommit=True) as node:
-            state = await async_read_state(node, *names)
+        # One transaction: other moves of it wait.
+        async with await async_connect(self.target_dsn) as node:
+            state = await async_lock_state(node, *names)
             _, location = await async_find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
@@ -124,8 +132,18 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             )
             if code >= 300:
                 raise PgqError(note)
-        with suppress(PgqError):
+        try:
             await self._leave(state.provider_location)
+        except QueueNotFound:
+            pass
+        except PgqError as error:
+            logger.warning(
+                "consumer %s may have left a position at node %s, which keeps events for it: %s;"
+                " remove it there: pgqpy consumer unregister %s %s",
+                *(self.consumer, state.provider_node, str(error).partition("\n")[0]),
+                *names,
+                extra=self.log_fields(),
+            )
 
     async def process_remote_batch(
         self, conn: AsyncConnection, batch: AsyncBatch, target: AsyncConnection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -179,6 +180,42 @@ def test_of_two_processes_only_one_applies_a_batch(nodes: list[Node]) -> None:
     with pytest.raises(errors.PgqError, match="the batch begins after"):
         slower.run(until_empty=True)
     assert effects(two.conn) == ["x"]
+
+
+def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, one, two = nodes
+    consumer = Seen(two.dsn, provider="two")
+    consumer.register()
+    waits = "select count(*) from pg_locks where not granted"
+    with ThreadPoolExecutor() as pool:
+        calls: list[Future[None]] = []
+
+        def move_too() -> None:
+            calls.append(pool.submit(Seen(two.dsn).move, "root"))
+            wait_until(lambda: calls[0].done() or ops.value(one.conn, waits))
+
+        before(statements.CHANGE_PROVIDER, move_too, monkeypatch)
+        consumer.move("one")
+        calls[0].result()
+    assert keepers(nodes) == [1, 0, 0]
+
+
+def test_a_move_from_a_node_that_is_away_says_what_is_left_there(
+    nodes: list[Node], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, two = nodes
+    consumer = Seen(two.dsn, provider="two")
+    consumer.register()
+
+    def is_away(*_: object) -> None:
+        raise errors.ConnectionFailed("connection refused")
+
+    monkeypatch.setattr(CascadedConsumer, "_leave", is_away)
+    consumer.move("root")
+    assert "a position at node two, which keeps events for it: connection refused" in caplog.text
+    assert "pgqpy consumer unregister q seen" in caplog.text
 
 
 def test_a_consumer_that_registers_at_a_tick_of_another_node_leaves_its_provider(
