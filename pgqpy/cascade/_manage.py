@@ -252,10 +252,14 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
         cascaded = _cascaded(node, info.worker)
         if not force:
             _check_losses(node, info, cascaded)
-        for consumer, provider in cascaded.items():
-            if provider in infos:  # which keeps events for it
-                nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
+        readers = [each for each in cascaded.items() if each[1] in infos]
+        for consumer, provider in readers:  # which keeps events for it
+            nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
         node.call("drop_node", name)
+        for consumer, provider in readers:
+            if provider != name:
+                # If it runs, it may have registered once more before.
+                nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
         nodes.forget(name)
     # The root last: its event tells the nodes that could not be asked.
     rest = [each for each in infos.values() if each.name != name]

@@ -13,7 +13,8 @@ import pytest
 import pgqpy
 from pgqpy import Event, errors
 from pgqpy._runtime.fetch import fetch
-from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
+from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer, Nodes, drop_node
+from pgqpy.cascade import _nodes as cascade_nodes
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade import consumer as moved
 from pgqpy.cascade._node import read_state
@@ -216,6 +217,27 @@ def test_a_move_from_a_node_that_is_away_says_what_is_left_there(
     consumer.move("root")
     assert "a position at node two, which keeps events for it: connection refused" in caplog.text
     assert "pgqpy consumer unregister q seen" in caplog.text
+
+
+def test_a_consumer_that_runs_while_its_node_is_dropped_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, one, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    call = cascade_nodes.Node.call
+
+    def run_and_call(node: cascade_nodes.Node, function: str, *arguments: Any, **more: Any) -> Any:
+        if function == "drop_node":
+            monkeypatch.setattr(cascade_nodes.Node, "call", call)
+            consumer.run(until_empty=True)
+            assert keepers([root]) == [1]
+        return call(node, function, *arguments, **more)
+
+    monkeypatch.setattr(cascade_nodes.Node, "call", run_and_call)
+    with Nodes("q", root.dsn) as known:
+        drop_node(known, "two", force=True)
+    assert keepers([root, one]) == [0, 0]
 
 
 def test_a_consumer_that_registers_at_a_tick_of_another_node_leaves_its_provider(
