@@ -175,6 +175,32 @@ def test_a_delayed_event_that_is_handed_over_late_is_not_forgotten(
     assert ops.value(tree.conns["b"], taken) == [1001, 1002]
 
 
+def test_a_takeover_back_from_one_that_was_killed_delivers_no_delayed_event_twice(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(tree)
+    at = "select pgq.insert_event_at(%s, now() + '1 hour', 't', 'delayed')"
+    tree.conns["a"].execute(at, [QUEUE])
+    call = Node.call
+
+    def call_and_die(node: Node, function: str, *arguments: object, **more: Any) -> Any:
+        answer = call(node, function, *arguments, **more)
+        if function == "take_delayed":
+            raise Killed
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Node, "call", call_and_die)
+        with pytest.raises(Killed):
+            move(tree, "a", "b")
+    tree.conns["b"].execute("update pgq.delayed set due = now() - interval '1 hour'")
+    assert ops.value(tree.conns["b"], "select moved from pgq.maint_delayed_events()") == 1
+    move(tree, "b", "a")
+    tree.conns["a"].execute("select pgq_node.maint_watermark(%s)", [QUEUE])
+    assert ops.value(tree.conns["a"], "select count(*) from pgq.waiting_event") == 0
+    assert tree.read("a") == ["delayed"]
+
+
 def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:
     three(tree)
 
