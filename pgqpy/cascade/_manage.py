@@ -29,7 +29,12 @@ _REST: LiteralString = """
     select count(*) from pgq_node.get_rest_events(%s, %s) where (ev_type like 'pgq.%%') is not true
 """
 _FORGET_DELAYED: LiteralString = """
-    delete from pgq_node.handed_over where queue_name = %s and not taken returning ev_id
+    delete from pgq_node.handed_over h
+     using pg_catalog.jsonb_populate_recordset(null::pgq_node.handed_over, %s) known
+     where h.queue_name = %s
+       and h.ev_id = known.ev_id
+       and not h.taken
+    returning h.ev_id
 """
 
 
@@ -215,7 +220,8 @@ def move_delayed(old: Node, new: Node) -> None:
     events = old.value(_DELAYED, old.queue)
     if events != "[]":
         new.call("take_delayed", events)
-        old.rows(_FORGET_DELAYED, old.queue)
+        # More may have come meanwhile.
+        old.rows(_FORGET_DELAYED, events, old.queue)
 
 
 def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = False) -> None:
@@ -246,10 +252,14 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
         cascaded = _cascaded(node, info.worker)
         if not force:
             _check_losses(node, info, cascaded)
-        for consumer, provider in cascaded.items():
-            if provider in infos:  # which keeps events for it
-                nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
+        readers = [each for each in cascaded.items() if each[1] in infos]
+        for consumer, provider in readers:  # which keeps events for it
+            nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
         node.call("drop_node", name)
+        for consumer, provider in readers:
+            if provider != name:
+                # If it runs, it may have registered once more before.
+                nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
         nodes.forget(name)
     # The root last: its event tells the nodes that could not be asked.
     rest = [each for each in infos.values() if each.name != name]

@@ -46,6 +46,16 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
     return state
 
 
+def lock_state(conn: Connection, queue: str, consumer: str) -> NodeState:
+    """Return the state of a consumer, which changes no more until the transaction ends.
+
+    Raises ConsumerNotRegistered.
+    """
+    # An update locks it. Its error is over if the transaction commits.
+    fetch(conn, statements.NOTE_ERROR, (queue, consumer, None))
+    return read_state(conn, queue, consumer)
+
+
 def check_worker(state: NodeState, queue: str) -> None:
     """Raise an error if the state is one that a worker cannot keep."""
     if state.node_type == "branch" and state.syncs:

@@ -45,6 +45,16 @@ async def async_read_state(
     return state
 
 
+async def async_lock_state(conn: AsyncConnection, queue: str, consumer: str) -> NodeState:
+    """Return the state of a consumer, which changes no more until the transaction ends.
+
+    Raises ConsumerNotRegistered.
+    """
+    # An update locks it. Its error is over if the transaction commits.
+    await async_fetch(conn, statements.NOTE_ERROR, (queue, consumer, None))
+    return await async_read_state(conn, queue, consumer)
+
+
 def check_worker(state: NodeState, queue: str) -> None:
     """Raise an error if the state is one that a worker cannot keep."""
     if state.node_type == "branch" and state.syncs:

@@ -72,6 +72,8 @@ class AsyncProvider:
         try:
             told = await async_fetch(conn, statements.ADVANCE, (tick, self._queue, consumer))
             self.checked = bool(told)
+            if told:
+                await self._leave(conn, consumer)
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
             await self._register(conn, consumer, tick)
@@ -175,3 +177,8 @@ class AsyncProvider:
 
     async def _register(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
         await async_fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
+        await self._leave(conn, consumer)
+
+    async def _leave(self, conn: AsyncConnection, consumer: str) -> None:
+        """Delete the position if the node is no subscriber any more: it may be a new one."""
+        await async_fetch(conn, statements.LEAVE, (self._queue, consumer))

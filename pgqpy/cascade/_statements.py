@@ -122,6 +122,13 @@ select pgq.advance_consumer(queue_name, worker_name, %s::bigint)
   from pgq_node.subscriber_info
  where queue_name = %s and worker_name = %s
 """
+#: If it is no subscriber any more: both ways to move a position register one that is just removed.
+LEAVE = b"""
+select pgq.unregister_consumer(queue_name, worker_name)
+  from (values (%s, %s)) v (queue_name, worker_name)
+ where not exists (select from pgq_node.subscriber_info s
+                    where s.queue_name = v.queue_name and s.worker_name = v.worker_name)
+"""
 REGISTER_AT = b"select pgq.register_consumer_at(%s, %s, %s::bigint)"
 #: A batch of PgQ itself.
 NEXT_BATCH = b"""

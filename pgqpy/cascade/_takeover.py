@@ -288,6 +288,9 @@ class _Planned:
     def gather(self) -> None:
         """Have the other nodes below the old root follow the new one."""
         for name, info in self.nodes.infos().items():
+            if info.type == "branch":
+                # A takeover may have been killed: a new root would take what the old one has.
+                move_delayed(self.nodes.node(name), self.nodes.node(self.old))
             if info.provider == self.old and name != self.new:
                 self.progress("gather")
                 self.moved = True

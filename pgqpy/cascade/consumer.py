@@ -17,14 +17,27 @@ from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.session import Session
 from pgqpy.admin import Admin
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._node import find_node, note_error, read_state
+from pgqpy.cascade._node import (
+    find_node,
+    lock_state,
+    note_error,
+    read_state,
+)
+from pgqpy.cascade._statements import NodeState
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    InvalidConsumer,
+    PgqError,
+    QueueNotFound,
+    TickNotFound,
+)
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class CascadedConsumer(SerialConsumer):
@@ -60,10 +73,12 @@ class CascadedConsumer(SerialConsumer):
         Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
         """
         with connect(self.target_dsn, autocommit=True) as node:
+            places: set[str | None] = set()
             with suppress(ConsumerNotRegistered):
-                read_state(node, self.queue, self.consumer)
+                state = read_state(node, self.queue, self.consumer)
                 if at_tick is None:
                     return False
+                places.add(state.provider_location)
             name, location = find_node(node, self.queue, self.provider)
             with connect(location, autocommit=True) as source:
                 admin = Admin(source)
@@ -74,20 +89,30 @@ class CascadedConsumer(SerialConsumer):
                 names = self.queue, self.consumer
                 ((tick,),) = fetch(source, statements.POSITION, names)
             registered = self.queue, self.consumer, name, tick
-            ((code, note),) = fetch(node, statements.REGISTER, registered)
-        if code >= 300:
-            raise PgqError(note)
+            with node.transaction():
+                ((code, note),) = fetch(node, statements.REGISTER, registered)
+                if code == 201 and at_tick is None:
+                    # Another process was faster, and may have gone on.
+                    raise psycopg.Rollback
+            if code >= 300:
+                raise PgqError(note)
+            state = read_state(node, self.queue, self.consumer)
+            for place in {*places, location} - {state.provider_location}:
+                self._leave(place)
         return bool(code == 200)
 
     def unregister(self) -> bool:
         """Delete the position at the provider and the state at the node; False without one."""
-        with connect(self.target_dsn, autocommit=True) as node:
+        names = self.queue, self.consumer
+        with connect(self.target_dsn) as node:
             try:
-                state = read_state(node, self.queue, self.consumer)
+                state = lock_state(node, *names)
             except ConsumerNotRegistered:
                 return False
             self._leave(state.provider_location)
-            fetch(node, statements.UNREGISTER, (self.queue, self.consumer))
+            fetch(node, statements.UNREGISTER, names)
+        # If it runs, it may have registered once more before the commit.
+        self._leave(state.provider_location)
         return True
 
     def move(self, provider: str) -> None:
@@ -96,8 +121,9 @@ class CascadedConsumer(SerialConsumer):
         Raises TickNotFound if that node does not have the consumer's tick, or not yet.
         """
         names = self.queue, self.consumer
-        with connect(self.target_dsn, autocommit=True) as node:
-            state = read_state(node, *names)
+        # One transaction: other moves of it wait.
+        with connect(self.target_dsn) as node:
+            state = lock_state(node, *names)
             _, location = find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
@@ -107,8 +133,18 @@ class CascadedConsumer(SerialConsumer):
             ((code, note),) = fetch(node, statements.CHANGE_PROVIDER, (*names, provider))
             if code >= 300:
                 raise PgqError(note)
-        with suppress(PgqError):
+        try:
             self._leave(state.provider_location)
+        except QueueNotFound:
+            pass
+        except PgqError as error:
+            logger.warning(
+                "consumer %s may have left a position at node %s, which keeps events for it: %s;"
+                " remove it there: pgqpy consumer unregister %s %s",
+                *(self.consumer, state.provider_node, str(error).partition("\n")[0]),
+                *names,
+                extra=self.log_fields(),
+            )
 
     def process_remote_batch(self, conn: Connection, batch: Batch, target: Connection) -> None:
         """Apply a batch as an RemoteConsumer does.
@@ -153,17 +189,13 @@ class CascadedConsumer(SerialConsumer):
         return self._target
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
-        state = read_state(target, self.queue, self.consumer)
-        if state.completed != batch.prev_tick:
-            raise PgqError(
-                f"node {state.node_name} has applied queue {self.queue} up to tick"
-                f" {state.completed}, the batch begins after {batch.prev_tick}",
-                hint="It is opened again at that tick.",
-            )
+        _check_follows(batch, read_state(target, self.queue, self.consumer))
         return False
 
     def _end(self, target: Connection, batch: Batch) -> None:
         self._check_order(batch)
+        # Another process with this name may have been faster.
+        _check_follows(batch, lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick
         fetch(target, statements.COMPLETED, completed)
 
@@ -185,6 +217,8 @@ class CascadedBatches(RemoteBatches):
         state = read_state(target, *self._names)
         if not state.uptodate:
             fetch(target, statements.UPTODATE, self._names)
+            # It may have changed once more before that.
+            state = read_state(target, *self._names)
         if state.paused:
             return None
         self._location = str(state.provider_location)
@@ -216,8 +250,20 @@ class CascadedBatches(RemoteBatches):
         if position != [(state.completed,)]:
             at = *self._names, state.completed
             fetch(conn, statements.REGISTER_AT, at)
-            state = read_state(target, *self._names)
-            if state.provider_location != self._location:
-                # Moved meanwhile: what moved it may have left this provider before.
+            location = None
+            with suppress(ConsumerNotRegistered):
+                location = (read_state(target, *self._names)).provider_location
+            if location != self._location:
+                # Moved or unregistered meanwhile, and this provider may have been left before.
                 Admin(conn).unregister_consumer(*self._names)
         self._started = True
+
+
+def _check_follows(batch: Batch, state: NodeState) -> None:
+    """Raise an error unless the batch begins where the node has stopped."""
+    if state.completed != batch.prev_tick:
+        raise PgqError(
+            f"node {state.node_name} has applied queue {batch.queue} up to tick {state.completed},"
+            f" the batch begins after {batch.prev_tick}",
+            hint="It is opened again at that tick.",
+        )

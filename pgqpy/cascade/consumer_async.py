@@ -14,14 +14,27 @@ from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._node_async import async_find_node, async_note_error, async_read_state
+from pgqpy.cascade._node_async import (
+    async_find_node,
+    async_lock_state,
+    async_note_error,
+    async_read_state,
+)
+from pgqpy.cascade._statements import NodeState
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
-from pgqpy.errors import ConsumerNotRegistered, InvalidConsumer, PgqError, TickNotFound
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    InvalidConsumer,
+    PgqError,
+    QueueNotFound,
+    TickNotFound,
+)
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class AsyncCascadedConsumer(AsyncSerialConsumer):
@@ -57,10 +70,12 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
         """
         async with await async_connect(self.target_dsn, autocommit=True) as node:
+            places: set[str | None] = set()
             with suppress(ConsumerNotRegistered):
-                await async_read_state(node, self.queue, self.consumer)
+                state = await async_read_state(node, self.queue, self.consumer)
                 if at_tick is None:
                     return False
+                places.add(state.provider_location)
             name, location = await async_find_node(node, self.queue, self.provider)
             async with await async_connect(location, autocommit=True) as source:
                 admin = AsyncAdmin(source)
@@ -71,20 +86,30 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
                 names = self.queue, self.consumer
                 ((tick,),) = await async_fetch(source, statements.POSITION, names)
             registered = self.queue, self.consumer, name, tick
-            ((code, note),) = await async_fetch(node, statements.REGISTER, registered)
-        if code >= 300:
-            raise PgqError(note)
+            async with node.transaction():
+                ((code, note),) = await async_fetch(node, statements.REGISTER, registered)
+                if code == 201 and at_tick is None:
+                    # Another process was faster, and may have gone on.
+                    raise psycopg.Rollback
+            if code >= 300:
+                raise PgqError(note)
+            state = await async_read_state(node, self.queue, self.consumer)
+            for place in {*places, location} - {state.provider_location}:
+                await self._leave(place)
         return bool(code == 200)
 
     async def unregister(self) -> bool:
         """Delete the position at the provider and the state at the node; False without one."""
-        async with await async_connect(self.target_dsn, autocommit=True) as node:
+        names = self.queue, self.consumer
+        async with await async_connect(self.target_dsn) as node:
             try:
-                state = await async_read_state(node, self.queue, self.consumer)
+                state = await async_lock_state(node, *names)
             except ConsumerNotRegistered:
                 return False
             await self._leave(state.provider_location)
-            await async_fetch(node, statements.UNREGISTER, (self.queue, self.consumer))
+            await async_fetch(node, statements.UNREGISTER, names)
+        # If it runs, it may have registered once more before the commit.
+        await self._leave(state.provider_location)
         return True
 
     async def move(self, provider: str) -> None:
@@ -93,8 +118,9 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         Raises TickNotFound if that node does not have the consumer's tick, or not yet.
         """
         names = self.queue, self.consumer
-        async with await async_connect(self.target_dsn, autocommit=True) as node:
-            state = await async_read_state(node, *names)
+        # One transaction: other moves of it wait.
+        async with await async_connect(self.target_dsn) as node:
+            state = await async_lock_state(node, *names)
             _, location = await async_find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
@@ -106,8 +132,18 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             )
             if code >= 300:
                 raise PgqError(note)
-        with suppress(PgqError):
+        try:
             await self._leave(state.provider_location)
+        except QueueNotFound:
+            pass
+        except PgqError as error:
+            logger.warning(
+                "consumer %s may have left a position at node %s, which keeps events for it: %s;"
+                " remove it there: pgqpy consumer unregister %s %s",
+                *(self.consumer, state.provider_node, str(error).partition("\n")[0]),
+                *names,
+                extra=self.log_fields(),
+            )
 
     async def process_remote_batch(
         self, conn: AsyncConnection, batch: AsyncBatch, target: AsyncConnection
@@ -154,17 +190,13 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         return self._target
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
-        state = await async_read_state(target, self.queue, self.consumer)
-        if state.completed != batch.prev_tick:
-            raise PgqError(
-                f"node {state.node_name} has applied queue {self.queue} up to tick"
-                f" {state.completed}, the batch begins after {batch.prev_tick}",
-                hint="It is opened again at that tick.",
-            )
+        _check_follows(batch, await async_read_state(target, self.queue, self.consumer))
         return False
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
         self._check_order(batch)
+        # Another process with this name may have been faster.
+        _check_follows(batch, await async_lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick
         await async_fetch(target, statements.COMPLETED, completed)
 
@@ -186,6 +218,8 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
         state = await async_read_state(target, *self._names)
         if not state.uptodate:
             await async_fetch(target, statements.UPTODATE, self._names)
+            # It may have changed once more before that.
+            state = await async_read_state(target, *self._names)
         if state.paused:
             return None
         self._location = str(state.provider_location)
@@ -217,8 +251,20 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
         if position != [(state.completed,)]:
             at = *self._names, state.completed
             await async_fetch(conn, statements.REGISTER_AT, at)
-            state = await async_read_state(target, *self._names)
-            if state.provider_location != self._location:
-                # Moved meanwhile: what moved it may have left this provider before.
+            location = None
+            with suppress(ConsumerNotRegistered):
+                location = (await async_read_state(target, *self._names)).provider_location
+            if location != self._location:
+                # Moved or unregistered meanwhile, and this provider may have been left before.
                 await AsyncAdmin(conn).unregister_consumer(*self._names)
         self._started = True
+
+
+def _check_follows(batch: AsyncBatch, state: NodeState) -> None:
+    """Raise an error unless the batch begins where the node has stopped."""
+    if state.completed != batch.prev_tick:
+        raise PgqError(
+            f"node {state.node_name} has applied queue {batch.queue} up to tick {state.completed},"
+            f" the batch begins after {batch.prev_tick}",
+            hint="It is opened again at that tick.",
+        )

@@ -179,6 +179,8 @@ class CascadedWorker(Stoppable):
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
                 self._tell(node, statements.UPTODATE)
+                # It may have changed once more before that.
+                state = read_state(node, self.queue)
             copied = False
             if state.node_type == "root":
                 self._leave_provider()

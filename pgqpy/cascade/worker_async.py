@@ -176,6 +176,8 @@ class AsyncCascadedWorker(AsyncStoppable):
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
                 await self._tell(node, statements.UPTODATE)
+                # It may have changed once more before that.
+                state = await async_read_state(node, self.queue)
             copied = False
             if state.node_type == "root":
                 await self._leave_provider()

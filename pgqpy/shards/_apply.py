@@ -267,6 +267,8 @@ class _Change:
     def _rest(self, conn: Connection) -> list[str]:
         """Return the consumers and groups for which events are left: in the queue, parked, or to
         come later. Ticks without events do not count."""
+        # Also before the tick: maintenance may move them into the queue, behind it.
+        later = self._later(conn)
         tick = self._tick(conn)
         rest = []
         for each in Admin(conn).get_consumer_info(self.queue):
@@ -279,8 +281,12 @@ class _Change:
                     rest.append(each.consumer_name)
         groups = GroupAdmin(conn).get_group_info(self.queue)
         rest += [f"{each.group_name} (parked)" for each in groups if each.parked_events]
-        ((later,),) = fetch(conn, _LATER, [self.queue])
+        later = max(later, self._later(conn))
         return [*rest, f"later ({later} delayed, or to be retried)"] if later else rest
+
+    def _later(self, conn: Connection) -> int:
+        ((later,),) = fetch(conn, _LATER, [self.queue])
+        return int(later)
 
     def _break_cycles(self) -> None:
         """Leave out ticks that all consumers have finished, if shards waited for each other."""

@@ -107,6 +107,15 @@ declare
     v_watermark constant text := pgq_node._watermark_name(i_node_name);
     v_last      bigint;
 begin
+    -- Without the lock it would be registered again if it is just being removed.
+    perform from pgq_node.subscriber_info
+      where queue_name = i_queue_name and subscriber_node = i_node_name
+        for key share;
+    if not found then
+        ret_code := 404;
+        ret_note := format('node %s not subscribed to queue %s', i_node_name, i_queue_name);
+        return;
+    end if;
     select s.sub_last_tick into v_last
       from pgq.queue q
       join pgq.subscription s on s.sub_queue = q.queue_id

@@ -94,6 +94,26 @@ class ShardLoops:
     def _turn(self) -> None:
         """Wait for batches, and process those that come at about the same time."""
         arrived = list[Arrival]()
+        try:
+            self._gather(arrived)
+            if not arrived:
+                return
+            conns = {each.shard: each.conn for each in arrived}
+            batches = {each.shard: each.batch for each in arrived}
+            assert self._process is not None
+            self._process(conns, batches)
+        except BaseException as error:
+            # An interruption, too, while it waits for more.
+            for each in arrived:
+                each.done.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for each in arrived:
+                each.done.set_result(None)
+
+    def _gather(self, arrived: list[Arrival]) -> None:
+        """Wait for a batch, and for those that come at about the same time."""
         arrival = self._arrivals.get()
         end = monotonic() + GATHER
         while arrival is not None:
@@ -103,21 +123,6 @@ class ShardLoops:
                 arrival = self._arrivals.get(timeout=max(left, 0))
             except Empty:
                 break
-        if not arrived:
-            return
-        conns = {each.shard: each.conn for each in arrived}
-        batches = {each.shard: each.batch for each in arrived}
-        assert self._process is not None
-        try:
-            self._process(conns, batches)
-        except BaseException as error:
-            for each in arrived:
-                each.done.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for each in arrived:
-                each.done.set_result(None)
 
     def _refuse(self, running: Future[Any]) -> None:
         """Release the loops that wait, and those that will, when no call is to come."""

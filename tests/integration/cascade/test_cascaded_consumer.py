@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 import pgqpy
 from pgqpy import Event, errors
-from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer
+from pgqpy._runtime.fetch import fetch
+from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer, Nodes, drop_node
+from pgqpy.cascade import _nodes as cascade_nodes
+from pgqpy.cascade import _statements as statements
 from pgqpy.cascade import consumer as moved
 from pgqpy.cascade._node import read_state
 from tests.fixtures import queue_ops as ops
@@ -103,6 +107,147 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
     tick = ops.insert_ticked(root.conn, "q", "y")
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["y"]
+
+
+def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something once, when a consumer is about to send a statement."""
+
+    def act_first(conn: Any, sent: Any, *more: Any) -> Any:
+        if sent is statement:
+            monkeypatch.setattr(moved, "fetch", fetch)
+            act()
+        return fetch(conn, sent, *more)
+
+    monkeypatch.setattr(moved, "fetch", act_first)
+
+
+def keepers(nodes: list[Node]) -> list[int]:
+    """Return for each node whether it keeps events for the consumer."""
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    return [ops.value(node.conn, keeps) for node in nodes]
+
+
+def test_a_consumer_that_is_unregistered_while_it_begins_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    ops.value(root.conn, "select pgq.unregister_consumer('q', 'seen')")
+    before(statements.REGISTER_AT, Seen(two.dsn).unregister, monkeypatch)
+    consumer.run(until_empty=True)
+    assert keepers(nodes) == [0, 0, 0]
+
+
+def test_a_consumer_that_begins_while_it_is_unregistered_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True), monkeypatch)
+    assert Seen(two.dsn).unregister()
+    assert keepers(nodes) == [0, 0, 0]
+
+
+def test_of_two_processes_that_register_the_slower_one_moves_nothing(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, two = nodes
+
+    def register_and_go_on() -> None:
+        consumer = Seen(two.dsn, provider="root")
+        consumer.register()
+        ops.insert_ticked(root.conn, "q", "x")
+        consumer.run(until_empty=True)
+
+    before(statements.REGISTER, register_and_go_on, monkeypatch)
+    slower = Seen(two.dsn, provider="one")
+    assert not slower.register()
+    slower.run(until_empty=True)
+    assert effects(two.conn) == ["x"]
+    assert keepers(nodes) == [1, 0, 0]
+
+
+def test_of_two_processes_only_one_applies_a_batch(nodes: list[Node]) -> None:
+    class Slower(Seen):
+        def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
+            Seen(two.dsn).run(until_empty=True)
+            super().process_remote_event(target, event)
+
+    root, _, two = nodes
+    slower = Slower(two.dsn, provider="root")
+    slower.register()
+    ops.insert_ticked(root.conn, "q", "x")
+    with pytest.raises(errors.PgqError, match="the batch begins after"):
+        slower.run(until_empty=True)
+    assert effects(two.conn) == ["x"]
+
+
+def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, one, two = nodes
+    consumer = Seen(two.dsn, provider="two")
+    consumer.register()
+    waits = "select count(*) from pg_locks where not granted"
+    with ThreadPoolExecutor() as pool:
+        calls: list[Future[None]] = []
+
+        def move_too() -> None:
+            calls.append(pool.submit(Seen(two.dsn).move, "root"))
+            wait_until(lambda: calls[0].done() or ops.value(one.conn, waits))
+
+        before(statements.CHANGE_PROVIDER, move_too, monkeypatch)
+        consumer.move("one")
+        calls[0].result()
+    assert keepers(nodes) == [1, 0, 0]
+
+
+def test_a_move_from_a_node_that_is_away_says_what_is_left_there(
+    nodes: list[Node], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, two = nodes
+    consumer = Seen(two.dsn, provider="two")
+    consumer.register()
+
+    def is_away(*_: object) -> None:
+        raise errors.ConnectionFailed("connection refused")
+
+    monkeypatch.setattr(CascadedConsumer, "_leave", is_away)
+    consumer.move("root")
+    assert "a position at node two, which keeps events for it: connection refused" in caplog.text
+    assert "pgqpy consumer unregister q seen" in caplog.text
+
+
+def test_a_consumer_that_runs_while_its_node_is_dropped_leaves_no_position(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, one, two = nodes
+    consumer = Seen(two.dsn, provider="root")
+    consumer.run(until_empty=True)
+    call = cascade_nodes.Node.call
+
+    def run_and_call(node: cascade_nodes.Node, function: str, *arguments: Any, **more: Any) -> Any:
+        if function == "drop_node":
+            monkeypatch.setattr(cascade_nodes.Node, "call", call)
+            consumer.run(until_empty=True)
+            assert keepers([root]) == [1]
+        return call(node, function, *arguments, **more)
+
+    monkeypatch.setattr(cascade_nodes.Node, "call", run_and_call)
+    with Nodes("q", root.dsn) as known:
+        drop_node(known, "two", force=True)
+    assert keepers([root, one]) == [0, 0]
+
+
+def test_a_consumer_that_registers_at_a_tick_of_another_node_leaves_its_provider(
+    nodes: list[Node],
+) -> None:
+    _, one, two = nodes
+    Seen(two.dsn, provider="root").register()
+    Seen(two.dsn, provider="one").register(at_tick=one.state["last_tick_id"])
+    assert keepers(nodes) == [0, 1, 0]
 
 
 def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_moves_exactly(

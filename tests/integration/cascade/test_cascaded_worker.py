@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgqpy import Connection, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedWorker, Nodes, _provider
+from pgqpy.cascade import CascadedWorker, Nodes, _node, _provider, worker
 from pgqpy.cascade._provider import Provider
+from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
@@ -300,6 +303,51 @@ def test_rotation_of_the_root_waits_for_a_leaf_that_is_gone_until_it_is_dropped(
     assert not any(turns[1:])
     branch.conn.execute("select pgq_node.unregister_subscriber('q', 'gone')")
     assert any(turn() for _ in range(4))
+
+
+@pytest.mark.parametrize("moves", ["position", "watermark"])
+def test_a_node_that_moves_on_while_it_is_unsubscribed_leaves_no_position(
+    root: Node, branch: Node, moves: str
+) -> None:
+    branch.catch_up()
+    tick = ops.insert_ticked(root.conn, "q", "x")
+    report = f"select pgq_node.set_subscriber_watermark('q', 'branch', {tick})"
+    waits = "select exists (select from pg_stat_activity where %s = any(pg_blocking_pids(pid)))"
+    with ThreadPoolExecutor() as pool, psycopg.connect(root.dsn) as leaving:
+        leaving.execute("select pgq_node.unregister_subscriber('q', 'branch')")
+        call = pool.submit(
+            *((branch.worker.run_once,) if moves == "position" else (root.conn.execute, report))
+        )
+        wait_until(lambda: ops.value(branch.conn, waits, leaving.info.backend_pid))
+        leaving.commit()
+        call.result()
+    left = "select array_agg(consumer_name) from pgq.get_consumer_info('q')"
+    assert ops.value(root.conn, left) == [".global_watermark"]
+
+
+def test_a_worker_that_is_paused_while_it_looks_copies_nothing_once_it_has_noticed(
+    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch.catch_up()
+    before = branch.ticks()
+    set_paused = "select pgq_node.set_consumer_paused('q', 'branch_worker', %s)"
+    branch.conn.execute("select pgq_node.set_consumer_uptodate('q', 'branch_worker', false)")
+    read_state = _node.read_state
+
+    def read_and_pause(*names: Any) -> NodeState:
+        state = read_state(*names)
+        monkeypatch.setattr(worker, "read_state", read_state)
+        branch.conn.execute(set_paused, [True])
+        return state
+
+    monkeypatch.setattr(worker, "read_state", read_and_pause)
+    ops.insert_ticked(root.conn, "q", "x")
+    branch.worker.run_once()
+    assert branch.state["uptodate"]
+    assert branch.ticks() == before
+    branch.conn.execute(set_paused, [False])
+    branch.catch_up()
+    assert branch.ticks() == root.ticks()
 
 
 def test_a_provider_of_another_history_or_one_that_is_behind_is_refused(

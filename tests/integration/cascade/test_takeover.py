@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,6 +22,8 @@ from pgqpy.cascade import (
     take_over_dead_root,
     takeover,
 )
+from pgqpy.cascade._manage import move_delayed
+from pgqpy.cascade._nodes import Node
 from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError
 from pgqpy.event import Event
@@ -153,6 +156,58 @@ def test_delayed_events_go_along_and_come_back_if_the_takeover_is_given_up(tree:
     move(tree, "a", "b")
     assert ops.value(tree.conns["a"], due, QUEUE) is None
     assert ops.value(tree.conns["b"], due, QUEUE) == ["delayed"]
+
+
+def test_a_delayed_event_that_is_handed_over_late_is_not_forgotten(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(tree)
+    move(tree, "a", "b")
+    call = Node.call
+    hand_over = (
+        "insert into pgq_node.handed_over (queue_name, ev_id, due, ev_time)"
+        " values (%s, %s, now() + interval '1 hour', now())"
+    )
+
+    def hand_over_and_call(node: Node, function: str, *arguments: object, **more: Any) -> Any:
+        if function == "take_delayed":
+            tree.conns["a"].execute(hand_over, [QUEUE, 1002])
+        return call(node, function, *arguments, **more)
+
+    tree.conns["a"].execute(hand_over, [QUEUE, 1001])
+    with tree.open("b") as nodes:
+        with monkeypatch.context() as patch:
+            patch.setattr(Node, "call", hand_over_and_call)
+            move_delayed(nodes.node("a"), nodes.node("b"))
+        move_delayed(nodes.node("a"), nodes.node("b"))
+    taken = "select array_agg(ev_id order by ev_id) from pgq.waiting_event"
+    assert ops.value(tree.conns["b"], taken) == [1001, 1002]
+
+
+def test_a_takeover_back_from_one_that_was_killed_delivers_no_delayed_event_twice(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(tree)
+    at = "select pgq.insert_event_at(%s, now() + '1 hour', 't', 'delayed')"
+    tree.conns["a"].execute(at, [QUEUE])
+    call = Node.call
+
+    def call_and_die(node: Node, function: str, *arguments: object, **more: Any) -> Any:
+        answer = call(node, function, *arguments, **more)
+        if function == "take_delayed":
+            raise Killed
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Node, "call", call_and_die)
+        with pytest.raises(Killed):
+            move(tree, "a", "b")
+    tree.conns["b"].execute("update pgq.delayed set due = now() - interval '1 hour'")
+    assert ops.value(tree.conns["b"], "select moved from pgq.maint_delayed_events()") == 1
+    move(tree, "b", "a")
+    tree.conns["a"].execute("select pgq_node.maint_watermark(%s)", [QUEUE])
+    assert ops.value(tree.conns["a"], "select count(*) from pgq.waiting_event") == 0
+    assert tree.read("a") == ["delayed"]
 
 
 def test_of_two_takeovers_at_once_one_makes_a_root(tree: Tree) -> None:

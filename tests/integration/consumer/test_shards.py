@@ -26,6 +26,7 @@ from pgqpy import (
     Consumer,
     CoopConsumer,
     Event,
+    GroupAdmin,
     GroupConsumer,
     NewEvent,
     Producer,
@@ -550,6 +551,31 @@ def test_a_shard_is_removed_when_no_events_are_left_and_before_it_is_said_for_wh
     assert "shard c: drained, and removed" in shards.apply("a", "b")
     assert [*shards.map.shards] == ["a", "b"]
     assert shards.count("c") == 3
+
+
+def test_a_shard_is_not_removed_while_a_delayed_event_moves_into_its_queue(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards.apply("a", "b", "c", c=["acme"])
+    Seen(shards.dsns["c"]).register()
+    shards.apply("a", "b")
+    get_group_info = GroupAdmin.get_group_info
+
+    with shards.connect("c") as conn:
+        Producer(QUEUE).insert_event(conn, "t", "1", extra1="acme", delay=3600)
+        ShardedConsumer(Seen, shards.file).run(until_empty=True)
+
+        def move_first(admin: GroupAdmin, *queue: str) -> Any:
+            """Consumers have been asked, but not whether there are delayed events."""
+            conn.execute("update pgq.delayed set due = now() - interval '1 hour'")
+            conn.execute("select pgq.maint_delayed_events()")
+            return get_group_info(admin, *queue)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupAdmin, "get_group_info", move_first)
+            shards.apply("a", "b")
+    assert "c" in shards.map.shards
+    assert "for seen" in shards.apply("a", "b")
 
 
 def test_a_refused_change_has_done_and_told_nothing(shards: Shards) -> None:

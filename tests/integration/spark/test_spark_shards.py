@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from socket import gethostname
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -532,6 +533,30 @@ def test_loops_end_when_their_call_is_interrupted_or_the_process_told_to_stop(
     assert len(calls) == 1
     loops.run()
     assert len(calls) > 1
+
+
+def test_loops_end_when_an_interruption_comes_while_a_batch_waits_for_others(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgqpy_consumers.spark import _shards_consumer as module
+
+    times = iter([monotonic()])
+
+    def interrupted() -> float:
+        for time in times:
+            return time
+        raise KeyboardInterrupt
+
+    def make(_: str, dsn: str, deliver: module.Deliver) -> Delivering:
+        made = Delivering(dsn)
+        made.deliver = deliver
+        return made
+
+    monkeypatch.setattr(module, "monotonic", interrupted)
+    for name in "ab":
+        shards.produce(name, "1")
+    with pytest.raises(KeyboardInterrupt):
+        module.ShardLoops(str(shards.path), make, lambda *_: None).run(handle_signals=False)
 
 
 # --- in Spark
