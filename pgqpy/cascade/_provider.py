@@ -71,10 +71,8 @@ class Provider:
             self._register(conn, consumer, tick)
             return
         try:
-            told = fetch(conn, statements.ADVANCE, (tick, self._queue, consumer))
-            self.checked = bool(told)
-            if told:
-                self._leave(conn, consumer)
+            advanced = self._queue, consumer, tick
+            ((self.checked,),) = fetch(conn, statements.ADVANCE, advanced)
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
             self._register(conn, consumer, tick)
@@ -176,8 +174,4 @@ class Provider:
 
     def _register(self, conn: Connection, consumer: str, tick: int) -> None:
         fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
-        self._leave(conn, consumer)
-
-    def _leave(self, conn: Connection, consumer: str) -> None:
-        """Delete the position if the node is no subscriber any more: it may be a new one."""
         fetch(conn, statements.LEAVE, (self._queue, consumer))

@@ -70,10 +70,8 @@ class AsyncProvider:
             await self._register(conn, consumer, tick)
             return
         try:
-            told = await async_fetch(conn, statements.ADVANCE, (tick, self._queue, consumer))
-            self.checked = bool(told)
-            if told:
-                await self._leave(conn, consumer)
+            advanced = self._queue, consumer, tick
+            ((self.checked,),) = await async_fetch(conn, statements.ADVANCE, advanced)
         except ConsumerInUse:
             # PgQ's worker left a batch open. What counts is what the node has.
             await self._register(conn, consumer, tick)
@@ -177,8 +175,4 @@ class AsyncProvider:
 
     async def _register(self, conn: AsyncConnection, consumer: str, tick: int) -> None:
         await async_fetch(conn, statements.REGISTER_AT, (self._queue, consumer, tick))
-        await self._leave(conn, consumer)
-
-    async def _leave(self, conn: AsyncConnection, consumer: str) -> None:
-        """Delete the position if the node is no subscriber any more: it may be a new one."""
         await async_fetch(conn, statements.LEAVE, (self._queue, consumer))

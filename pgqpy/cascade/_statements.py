@@ -52,7 +52,7 @@ select n.queue_name, n.node_name, n.node_type, s.provider_node, l.node_location,
     on l.queue_name = s.queue_name and l.node_name = s.provider_node
 """
 CAPABLE = b"""
-select to_regprocedure('pgq.next_ticks(text, bigint, integer, integer)') is not null as copies,
+select to_regprocedure('pgq_node.advance_subscriber(text, text, bigint)') is not null as copies,
        to_regclass('pgq_node.root_epoch') is not null as epochs,
        to_regclass('pgq_node.node_info') is not null as is_node
 """
@@ -116,13 +116,8 @@ RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
 COPY_TICKS = b"""
 select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
 """
-#: Of a node that is still subscribed: others would hold rotation back.
-ADVANCE = b"""
-select pgq.advance_consumer(queue_name, worker_name, %s::bigint)
-  from pgq_node.subscriber_info
- where queue_name = %s and worker_name = %s
-"""
-#: If it is no subscriber any more: both ways to move a position register one that is just removed.
+ADVANCE = b"select pgq_node.advance_subscriber(%s, %s, %s::bigint)"
+#: If it is no subscriber any more: others would hold rotation back.
 LEAVE = b"""
 select pgq.unregister_consumer(queue_name, worker_name)
   from (values (%s, %s)) v (queue_name, worker_name)

@@ -8,7 +8,7 @@ grant execute on function
     pgq_node.get_consumer_info(text), pgq_node.get_consumer_state(text, text), pgq_node.get_queue_locations(text),
     pgq_node.get_node_info(text), pgq_node.get_subscriber_info(text), pgq_node.get_epoch(text),
     pgq_node.register_subscriber(text, text, text, bigint), pgq_node.unregister_subscriber(text, text),
-    pgq_node.set_subscriber_watermark(text, text, bigint)
+    pgq_node.advance_subscriber(text, text, bigint), pgq_node.set_subscriber_watermark(text, text, bigint)
     to pgq_reader, pgq_writer, pgq_admin;
 grant execute on function
     pgq_node.register_consumer(text, text, text, bigint), pgq_node.unregister_consumer(text, text),

@@ -90,6 +90,26 @@ begin
 end;
 $$;
 
+create or replace function pgq_node.advance_subscriber(i_queue_name text, i_worker_name text, i_tick_id bigint)
+returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+-- Advances the position of a subscriber's worker, as pgq.advance_consumer(3) does, with its caller's rights.
+-- Returns: false if it is no subscriber; then it has no position afterwards.
+-- Errors: those of pgq.advance_consumer(3)
+begin
+    perform pgq.advance_consumer(s.queue_name, s.worker_name, i_tick_id)
+       from pgq_node.subscriber_info s
+      where s.queue_name = i_queue_name and s.worker_name = i_worker_name;
+    -- That registers one anew if it has waited for the end of the transaction that removed it.
+    if exists (select from pgq_node.subscriber_info s where s.queue_name = i_queue_name and s.worker_name = i_worker_name) then
+        return true;
+    end if;
+    perform pgq.unregister_consumer(i_queue_name, i_worker_name);
+    return false;
+end;
+$$;
+
 create or replace function pgq_node.set_subscriber_watermark(
     i_queue_name text, i_node_name text, i_watermark bigint,
     out ret_code int4, out ret_note text)

@@ -14,7 +14,15 @@ pytestmark = pytest.mark.reference
 
 #: What there is only in ours: nodes that were taken over, copies without a superuser.
 OURS = {
-    *("begin_copy", "fence_root", "get_epoch", "get_rest_events", "learn_epoch", "leave_gap"),
+    *(
+        "advance_subscriber",
+        "begin_copy",
+        "fence_root",
+        "get_epoch",
+        "get_rest_events",
+        "learn_epoch",
+        "leave_gap",
+    ),
     "take_delayed",
 }
 FUNCTIONS: LiteralString = """
