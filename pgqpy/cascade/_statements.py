@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from psycopg import sql
+from psycopg.sql import quote
 
 from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS
 
@@ -113,9 +115,6 @@ select max(tick_id)
  where queue_name = %s and tick_id between queue_horizon_tick and %s
 """
 RANGE = b"select pgq.tick_range_sql(%s, %s::bigint, %s::bigint)"
-COPY_TICKS = b"""
-select * from pgq.copy_ticks(%s, %s::bigint[], %s::timestamptz[], %s::bigint[], %s::boolean[])
-"""
 ADVANCE = b"select pgq_node.advance_subscriber(%s, %s, %s::bigint)"
 #: If it is no subscriber any more: others would hold rotation back.
 LEAVE = b"""
@@ -261,6 +260,25 @@ class NodeState:
     newest_time: datetime | None
     #: The queues that are merged into this one here.
     parts: list[str]
+
+
+# One message each: with parameters there would be two, and a branch stores 160 ticks a second.
+def begin_copy(queue: str, ticks: Sequence[Tick]) -> bytes:
+    """Return the statements that begin a transaction and store ticks in it."""
+    ids, seqs, early = (
+        json.dumps([getattr(tick, name) for tick in ticks]) for name in ("id", "event_seq", "early")
+    )
+    times = [tick.time.isoformat() for tick in ticks]
+    return (
+        f"begin; select * from pgq.copy_ticks({quote(queue)}, array{ids}::bigint[],"
+        f" array{times}::timestamptz[], array{seqs}::bigint[], array{early})"
+    ).encode()
+
+
+def complete(queue: str, consumer: str, tick: int) -> bytes:
+    """Return the statements that note what the node has, and commit."""
+    names = f"{quote(queue)}, {quote(consumer)}"
+    return f"select pgq_node.set_consumer_completed({names}, {tick}); commit".encode()
 
 
 def without(tick: Tick, events: Sequence[int]) -> Tick:

@@ -251,9 +251,7 @@ class CascadedWorker(Stoppable):
                 mine = self.queue, state.consumer, state.completed
                 if not fetch(node, statements.LOCK_STATE, mine):
                     raise kept_twice(self.queue, self._node)
-            with node.pipeline():
-                node.execute(statements.COMPLETED, completed)
-                node.execute(b"commit")
+            node.execute(statements.complete(*completed))
         known = self._subscription
         more = known is not None and not known.up_to_date(ticks[-1].id)
         provider.finish(source, state.consumer, ticks[-1], more=more)
@@ -267,13 +265,11 @@ class CascadedWorker(Stoppable):
         self, node: Connection, source: Connection, ticks: Sequence[Tick], news: News
     ) -> None:
         """Copy ticks and their events, without decoding those that are no news."""
-        columns: list[list[Any]] = [
-            [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
-        ]
         try:
-            with node.pipeline():
-                node.execute(b"begin")
-                ((table, txids),) = fetch(node, statements.COPY_TICKS, [self.queue, *columns])
+            with translate_errors():
+                cursor = node.execute(statements.begin_copy(self.queue, ticks))
+                cursor.nextset()
+                ((table, txids),) = cursor.fetchall()
         except InvalidParameter:  # it has the ticks
             raise kept_twice(self.queue, self._node) from None
 

@@ -248,9 +248,7 @@ class AsyncCascadedWorker(AsyncStoppable):
                 mine = self.queue, state.consumer, state.completed
                 if not await async_fetch(node, statements.LOCK_STATE, mine):
                     raise kept_twice(self.queue, self._node)
-            async with node.pipeline():
-                await node.execute(statements.COMPLETED, completed)
-                await node.execute(b"commit")
+            await node.execute(statements.complete(*completed))
         known = self._subscription
         more = known is not None and not known.up_to_date(ticks[-1].id)
         await provider.finish(source, state.consumer, ticks[-1], more=more)
@@ -264,15 +262,11 @@ class AsyncCascadedWorker(AsyncStoppable):
         self, node: AsyncConnection, source: AsyncConnection, ticks: Sequence[Tick], news: News
     ) -> None:
         """Copy ticks and their events, without decoding those that are no news."""
-        columns: list[list[Any]] = [
-            [getattr(tick, name) for tick in ticks] for name in ("id", "time", "event_seq", "early")
-        ]
         try:
-            async with node.pipeline():
-                await node.execute(b"begin")
-                ((table, txids),) = await async_fetch(
-                    node, statements.COPY_TICKS, [self.queue, *columns]
-                )
+            with translate_errors():
+                cursor = await node.execute(statements.begin_copy(self.queue, ticks))
+                cursor.nextset()
+                ((table, txids),) = await cursor.fetchall()
         except InvalidParameter:  # it has the ticks
             raise kept_twice(self.queue, self._node) from None
 
