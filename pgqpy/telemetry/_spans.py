@@ -103,10 +103,7 @@ def processing_tasks(way: str, tasks: Sequence[Any]) -> Span:
 
 
 class Marker:
-    """Adds a trace to an event's ev_extra4.
-
-    Only a CloudEvent's attributes are added to: other texts there are the producer's own.
-    """
+    """Adds a trace to events' ev_extra4."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -114,12 +111,20 @@ class Marker:
         self.padding = [*((None,) * missing + (text,) for missing in range(5, -1, -1)), ()]
 
     def __call__(self, extra4: str | None) -> str | None:
-        if extra4 is None:
-            return self._text
-        kept = kept_attributes(extra4)
-        if kept is None or "traceparent" in kept:
-            return extra4
-        return json_text(kept | carried_by(self._text))
+        return _with_trace(extra4, self._text)
+
+
+def _with_trace(extra4: str | None, text: str) -> str | None:
+    """Return an event's ev_extra4 with a trace.
+
+    Only a CloudEvent's attributes are added to: other texts there are the producer's own.
+    """
+    if extra4 is None:
+        return text
+    kept = kept_attributes(extra4)
+    if kept is None or "traceparent" in kept:
+        return extra4
+    return json_text(kept | carried_by(text))
 
 
 def marker() -> Marker | None:
@@ -130,10 +135,8 @@ def marker() -> Marker | None:
 
 def marked(fields: Sequence[str | None]) -> Sequence[str | None]:
     """Return an event's six fields with the current trace."""
-    if active is None:
-        return fields
-    mark = marker()
-    return fields if mark is None else (*fields[:5], mark(fields[5]))
+    text = None if active is None else active.text()
+    return fields if text is None else (*fields[:5], _with_trace(fields[5], text))
 
 
 def headers_with_trace(headers: Any) -> Any:
