@@ -118,7 +118,7 @@ def consume(
     """Contestants that read the same events, each for itself."""
     name = f"{kind.__name__}_{traced}".lower()
     dsn = database(server, name, schema_sql(), CREATE_QUEUE)
-    rounds = bench.choose(9, quick=2) + 1
+    rounds = bench.choose(21, quick=2) + 1
     for number in range(rounds * 3):
         kind(dsn, consumer=f"c{number}").register()
     with connect(dsn) as conn:
@@ -141,7 +141,7 @@ def consume(
 
 
 def run(bench: Bench) -> None:
-    rounds = bench.choose(9, quick=2)
+    rounds = bench.choose(21, quick=2)
     with bench.server() as server:
         dsn = database(server, "inserts", schema_sql(), CREATE_QUEUE)
         with connect(dsn) as conn:
