@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import psycopg
@@ -9,6 +11,7 @@ import pytest
 
 from pgqpy.embedded import Server
 from tests.fixtures.fix_db import create_database, drop_database
+from tests.fixtures.forked import Forked
 from tests.fixtures.pages import blocks, text_of
 
 pytest_plugins = ["pytester"]
@@ -49,8 +52,18 @@ def databases(dsn: str) -> set[str]:
         return {name for (name,) in rows}
 
 
-def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *args)
+def run(
+    pytester: pytest.Pytester, *args: str, process: type[subprocess.Popen[str]] = Forked
+) -> pytest.RunResult:
+    started = process(
+        [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *args],
+        cwd=str(pytester.path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = started.communicate()[0].splitlines()
+    return pytest.RunResult(started.returncode, lines, [], 0)
 
 
 ISOLATED = """
@@ -145,42 +158,7 @@ def test_twice(pgq):
     assert (counter.seen, late.seen, unregistered.seen) == (5, 2, 5)
 """
 
-#: Each test has a database of its own, and a consumer's errors fail it; a consumer goes on where
-#: it was.
-TESTS = {"isolated": ISOLATED, "broken": BROKEN, "goes_on": CONSUMER + GOES_ON}
-
-
-def test_the_tests_of_the_page_and_others_pass_in_two_processes(
-    pytester: pytest.Pytester, on_server: str
-) -> None:
-    assert len(BLOCKS) >= 5
-    assert all("def test_" in block for block in BLOCKS)
-    for number, block in enumerate(BLOCKS):
-        # A directory each: an overridden fixture is for one block.
-        pytester.path.joinpath(f"d{number}").mkdir()
-        pytester.path.joinpath(f"d{number}", f"test_block{number}.py").write_text(block)
-    pytester.makepyfile(**{f"test_{name}": text for name, text in TESTS.items()})
-    # One of these leaves a connection open, on purpose.
-    result = run(pytester, "-W", "ignore::ResourceWarning", "-n", "2")
-    result.assert_outcomes(passed=sum(block.count("def test_") for block in BLOCKS) + 14)
-    assert databases(on_server) == set()
-
-
-def test_a_server_from_the_wheel_is_started_if_none_is_named(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PGQPY_TEST_DSN", raising=False)
-    monkeypatch.setenv("PGQPY_DSN", "host=/nowhere")
-    pytester.makepyfile(CONSUMER)
-    run(pytester).assert_outcomes(passed=1)
-
-
-def test_what_prepare_leaves_connected_is_no_hindrance(
-    pytester: pytest.Pytester, on_server: str
-) -> None:
-    pytester.makepyfile(
-        CONSUMER
-        + """
+PREPARED = """
 import psycopg
 import pytest
 
@@ -202,8 +180,40 @@ def test_once():
     (conn,) = left
     conn.close()
 """
-    )
-    run(pytester).assert_outcomes(passed=4)
+
+#: Each test has a database of its own, and a consumer's errors fail it; a consumer goes on where
+#: it was; what `pgqpy_prepare` leaves connected is no hindrance.
+TESTS = {
+    "isolated": ISOLATED,
+    "broken": BROKEN,
+    "goes_on": CONSUMER + GOES_ON,
+    "prepared": PREPARED,
+}
+
+
+def test_the_tests_of_the_page_and_others_pass_in_two_processes(
+    pytester: pytest.Pytester, on_server: str
+) -> None:
+    assert len(BLOCKS) >= 5
+    assert all("def test_" in block for block in BLOCKS)
+    for number, block in enumerate(BLOCKS):
+        # A directory each: an overridden fixture is for one block.
+        pytester.path.joinpath(f"d{number}").mkdir()
+        pytester.path.joinpath(f"d{number}", f"test_block{number}.py").write_text(block)
+    pytester.makepyfile(**{f"test_{name}": text for name, text in TESTS.items()})
+    # One of these leaves a connection open, on purpose.
+    result = run(pytester, "-W", "ignore::ResourceWarning", "-n", "2", "--dist", "loadfile")
+    result.assert_outcomes(passed=sum(block.count("def test_") for block in BLOCKS) + 17)
+    assert databases(on_server) == set()
+
+
+def test_a_server_from_the_wheel_is_started_if_none_is_named(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGQPY_TEST_DSN", raising=False)
+    monkeypatch.setenv("PGQPY_DSN", "host=/nowhere")
+    pytester.makepyfile(CONSUMER)
+    run(pytester).assert_outcomes(passed=1)
 
 
 def test_without_the_extra_the_message_says_what_to_install(
@@ -260,6 +270,8 @@ def test_it_starts_nothing_that_is_not_asked_for(pytester: pytest.Pytester) -> N
             assert "alembic" not in sys.modules
         """
     )
-    run(pytester, "--pgqpy-dsn", "host=/nowhere").assert_outcomes(passed=1)
+    # A forked process has imported more already.
+    result = run(pytester, "--pgqpy-dsn", "host=/nowhere", process=subprocess.Popen)
+    result.assert_outcomes(passed=1)
     pytester.makepyfile(CONSUMER)
     run(pytester, "-p", "no:pgqpy").assert_outcomes(errors=1)
