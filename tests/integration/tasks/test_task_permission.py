@@ -183,7 +183,10 @@ def test_one_forbidden_queue_among_others_is_told(conn: Connection, anna: Connec
     denied(lambda: tasks.claim(anna, OPEN, CLOSED, number=9))
     denied(lambda: anna.execute("select pgq_task.queue_is_empty(%s::text[])", [[OPEN, CLOSED]]))
     denied(lambda: tasks.modify(anna, inserts=[{"queue": OPEN}, {"queue": CLOSED}]))
-    assert len(tasks.claim(anna, OPEN)) == 1
+    [claimed] = tasks.claim(anna, OPEN)
+    finish: LiteralString = "select pgq_task.finish_and_claim('w', %s, %s, 'closed')"
+    denied(lambda: anna.execute(finish, claimed))
+    assert tasks.statuses(conn) == {claimed[0]: "claimed"}
 
 
 def test_moving_a_task_takes_the_right_to_insert(conn: Connection, anna: Connection) -> None:

@@ -209,9 +209,6 @@ def test_names_leave_room_for_the_error_queue(conn: Connection) -> None:
         ),
         InvalidName,
     )
-    assert "250 bytes" in refused(
-        lambda: conn.execute("select pgq_task.create_queue(%s)", ["ä" * 125])
-    )
 
 
 def test_attributes_that_cannot_be_kept_are_refused(conn: Connection) -> None:
