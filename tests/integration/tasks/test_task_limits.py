@@ -22,7 +22,7 @@ from pgqpy.tasks import Tasks, TaskWorker
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_task_worker import running
 from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import finish, ids, sweep_until
@@ -372,23 +372,21 @@ def test_what_counts_is_forgotten_when_it_does_not_any_more(tasks: Connection) -
     assert kept[0]["n"] < 80
 
 
-def test_a_claim_of_a_dropped_queue_says_so(tasks: Connection, connect: Connect) -> None:
+def test_a_claim_of_a_dropped_queue_says_so(
+    tasks: Connection, connect: Connect, calls: Calls
+) -> None:
     limit(tasks, max_running=5)
     push(tasks, None, 2)
-    other, third = connect(autocommit=False), connect()
-    other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     # An older snapshot cannot claim.
     with pytest.raises(psycopg.Error, match="READ COMMITTED"):
-        claim(other)
-    other.rollback()
-    other.isolation_level = None
-    other.execute("select pgq_task.drop_queue('limited', true)")
-    with ThreadPoolExecutor(1) as pool:
-        claiming = pool.submit(claim, third)
-        ops.wait_until_blocked(tasks, third)
-        other.commit()
-        with suppress(psycopg.Error):
-            assert claiming.result() == []
+        claim(with_snapshot(connect))
+    dropper = connect(autocommit=False)
+    dropper.execute("select pgq_task.drop_queue('limited', true)")
+    third = connect()
+    claiming = calls.blocked(claim, third)
+    dropper.commit()
+    with suppress(psycopg.Error):
+        assert claiming.result() == []
     with pytest.raises(psycopg.Error, match="task queue 'limited' does not exist"):
         claiming.result() or claim(third)
     left = "select count(*) from pg_class where relname ~ '^limit_\\d'"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from time import sleep
@@ -20,8 +19,8 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import fail, finish, ids, sweep, sweep_until, wait_until_blocked
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.task_ops import fail, finish, ids, sweep, sweep_until
 
 QUEUE = "orders"
 Task = tuple[int, int]
@@ -181,18 +180,16 @@ def test_popped_tasks_release_the_next_one(conn: Connection, head: Task) -> None
 
 @gone
 def test_ending_the_head_while_a_sweep_holds_back_its_follower_releases_it(
-    conn: Connection, connect: Connect, head: Task, how: str
+    conn: Connection, connect: Connect, calls: Calls, head: Task, how: str
 ) -> None:
     sweep(conn, 2)
     conn.execute("update pgq_task.task set pos = pgq_task._position_of(created) where pos is null")
     sweeper, worker = connect(autocommit=False), connect()
     for follower in (2, 3):
         assert ops.value(sweeper, "select pgq_task._hold_back(%s)", follower)
-    with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(go, worker, how, head)
-        wait_until_blocked(conn, worker)
-        sweeper.commit()
-        going.result()
+    going = calls.blocked(go, worker, how, head)
+    sweeper.commit()
+    going.result()
     eventually_claimed(conn, 2)
 
 
@@ -215,9 +212,7 @@ def test_ending_the_head_with_an_old_snapshot_releases_a_task_it_cannot_see(
     head = claim(conn)[0]
     age(conn)
     sweep(conn, 2)
-    worker = connect(autocommit=False)
-    worker.isolation_level = level
-    worker.execute("select 1 from pgq_task.task")
+    worker = with_snapshot(connect, level)
     later = push(conn, "a")
     hold_back(conn, first, *later)
     finish(worker, head)

@@ -6,7 +6,6 @@ A function that is new has to be added here, with the right on a restricted queu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import LiteralString
 
 import pytest
@@ -14,11 +13,11 @@ from psycopg import errors
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connection, MakeRole
 from tests.integration.tasks.test_task_permission import CALLS
 
 Q = "closed"
-STRANGER = "task_test_stranger"
+STRANGER = "test_stranger"
 
 DENIED: dict[str, tuple[LiteralString, ...]] = {
     "_push_slowly": ("_push_slowly('closed', '1', null, null, 0, null, null, null)",),
@@ -77,18 +76,13 @@ OF_NO_QUEUE = {
 
 
 @pytest.fixture
-def stranger(conn: Connection, connect: Connect) -> Iterator[Connection]:
+def stranger(conn: Connection, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A reader and writer without grants on the queue."""
     for queue in (Q, "open"):
         conn.execute("select pgq_task.create_queue(%s)", [queue])
     conn.execute("select pgq_task.restrict_queue(%s)", [Q])
     conn.execute("select pgq_task.set_periodic('p', %s, '* * * * *', 'UTC', '1')", [Q])
-    conn.execute(f"create role {STRANGER} in role pgq_reader, pgq_writer".encode())
-    session = connect()
-    session.execute(f"set session authorization {STRANGER}".encode())
-    yield session
-    session.close()
-    conn.execute(f"drop role {STRANGER}".encode())
+    return as_role(make_role("stranger", "pgq_reader", "pgq_writer"))
 
 
 @pytest.fixture
