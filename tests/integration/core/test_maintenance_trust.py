@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
-from psycopg import errors, sql
+from psycopg import errors
 
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection, MakeRole
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
 Operations = list[tuple[str, str | None]]
@@ -33,24 +32,14 @@ WATERMARK = "create function pgq_node.maint_watermark(text) returns int language
 
 
 @pytest.fixture
-def attacker(conn: Connection, connect: Connect) -> Iterator[Connection]:
+def attacker(conn: Connection, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A role that may create schemas in the database, and nothing else. `public.ran` says which
     roles ran its code."""
     conn.execute("create table public.ran (actor text)")
     conn.execute("grant insert on public.ran to public")
-    conn.execute("create role test_attacker")
-    conn.execute(
-        sql.SQL("grant create on database {} to test_attacker").format(
-            sql.Identifier(conn.info.dbname)
-        )
-    )
-    session = connect()
-    session.execute("set role test_attacker")
-    yield session
-    session.close()
-    conn.execute("reset role")
-    conn.execute("drop owned by test_attacker cascade")
-    conn.execute("drop role test_attacker")
+    role = make_role("attacker")
+    conn.execute(f"grant create on database {conn.info.dbname} to {role}".encode())
+    return as_role(role)
 
 
 def listed(conn: Connection) -> Operations:
@@ -296,11 +285,8 @@ def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
 ) -> None:
     attacker.execute("create schema mine")
     attacker.execute("create function mine.job(text) returns int " + EVIL.format(1))
-    conn.execute(
-        sql.SQL("alter database {} set search_path = mine, public").format(
-            sql.Identifier(conn.info.dbname)
-        )
-    )
+    database = conn.info.dbname
+    conn.execute(f"alter database {database} set search_path = mine, public".encode())
     name_extra(conn, queue, "job")
     daemon = start_ticker(dsn, maintenance_period=0.05)
     line = daemon.hear("maintenance failed", operation="job")

@@ -503,9 +503,8 @@ def test_an_insert_that_waits_for_the_restriction_takes_the_right(
         if sqlstate is None:
             assert done.result()
         else:
-            with pytest.raises(psycopg.Error) as caught:
+            with ops.refused(sqlstate):
                 done.result()
-            assert caught.value.sqlstate == sqlstate
         session.rollback()
 
 
@@ -695,13 +694,12 @@ def test_a_consumer_acts_on_no_other(
     foreign = ops.value(
         conn, "select pe_id from pgq.parked_event where pe_key = %s", named["parked"]
     )
-    with pytest.raises(psycopg.Error) as caught:
+    with ops.refused("PQ035"):
         other.execute(
             "select pgq.finish_parked(%s, %s, '{}', i_given_up => array[%s], i_reasons => '{x}',"
             " i_tracebacks => '{x}')",
             [parked, generation, foreign],
         )
-    assert caught.value.sqlstate == "PQ035"
     assert ops.value(mine, "select pgq.replay_dead_letters(array[%s])", named["letter"]) == 0
     # The roles in a registration are those of this cluster if their names fit.
     stale, right = "another", role("member")

@@ -102,15 +102,6 @@ def test_higher_priorities_come_first_and_queues_take_turns(tasks: Connection) -
     assert {queue for queue, _ in found[:30]} == {"a", "b"}
 
 
-def test_an_uncommitted_claim_is_a_claim(tasks: Connection, connect: Connect) -> None:
-    push_many(tasks, QUEUE, 3)
-    other = connect(autocommit=False)
-    [(mine, _)] = claim(other)
-    assert mine not in ids(claim(tasks, 10))
-    other.rollback()
-    assert ids(claim(tasks, 10)) == [mine]
-
-
 def test_a_claim_in_repeatable_read_spoils_nothing(tasks: Connection, connect: Connect) -> None:
     """Its snapshot does not show what others have pushed since: its marks would pass that."""
     old = connect(autocommit=False)

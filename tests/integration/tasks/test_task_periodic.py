@@ -22,7 +22,7 @@ from pgqpy.tasks._jobs.periodic import Cron, PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 from tests.fixtures.fix_task_worker import running
 from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import as_role
@@ -370,17 +370,14 @@ def test_a_worker_that_waits_pushes_what_is_due(
 
 
 def test_a_worker_leaves_to_others_what_it_may_not_push(
-    tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture
+    tasks: Connection, dsn: str, make_role: MakeRole, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(tasks)
     miss(tasks, 1)
     tasks.execute("select pgq_task.restrict_queue('reports')")
     Tasks(tasks).create_queue("other")
-    tasks.execute("create role porter login in role pgq_reader")
-    try:
-        TaskWorker(make_conninfo(dsn, user="porter"), "other", print).run(until_empty=True)
-    finally:
-        tasks.execute("drop role porter")
+    porter = make_conninfo(dsn, user=make_role("porter", "pgq_reader"))
+    TaskWorker(porter, "other", print).run(until_empty=True)
     assert not pushed(tasks)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
