@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,7 +13,6 @@ import pytest
 
 from pgqpy import errors
 from pgqpy.tasks import Move, Tasks, TaskWorker
-from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
 
@@ -358,52 +356,3 @@ def test_python_refuses_it_with_a_class_and_a_remedy(conn: Connection, state: St
         error = error_of(conn, name, lambda large=large: large(state.me))  # type: ignore[misc]
         assert isinstance(error, errors.InvalidTask), (name, error)
         assert "Give a whole number between -" in str(error.hint), name
-
-
-@pytest.mark.any_pg
-def test_the_command_line_finds_it_before_it_connects(cli: Cli) -> None:
-    for arguments, said in (
-        (["push", Q, "[" * 100_000], "nested too deeply"),
-        (["push", Q, '"\udcff"'], "not UTF-8"),
-        (["push", "\udcff", "1"], "not UTF-8"),
-        (["push", Q, "1", "--at", "0001-01-01"], "no time such as"),
-        (["push", Q, "1", "--at", "infinity"], "no time such as"),
-        (["push", Q, "1", "--priority", "40000"], "range"),
-        (["list", Q, "-n", "99999999999"], "range"),
-        (["list", Q, "--attempts", "99999999999"], "range"),
-        (["show", "99999999999999999999"], "range"),
-        (["work", "shop:app", "--lease", "0"], "range"),
-        (["work", "shop:app", "--stop-timeout", "-1"], "range"),
-    ):
-        assert said in cli.fails("task", *arguments, exit_code=2)
-
-
-@pytest.mark.any_pg
-def test_the_error_of_a_program_that_cannot_be_loaded_is_its_own(cli: Cli, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("raise RuntimeError('no settings')\n")
-    said = cli.fails("task", "work", f"{broken}:app")
-    assert "RuntimeError: no settings" in said
-    assert "defect" not in said
-    broken.write_text("def send(:\n")
-    assert "SyntaxError" in cli.fails("task", "work", f"{broken}:app")
-
-
-@pytest.mark.any_pg
-def test_the_command_line_refuses_it_in_a_line(cli: Cli, conn: Connection) -> None:
-    State(conn)
-    before = everything(conn)
-    for arguments, said in (
-        (["push", "nosuch", "1"], "pgqpy task create"),
-        (["list", Q, "--older-than", "a while"], "a while"),
-        (["finish", "4711"], "there is no task 4711"),
-        (["config", Q, "error_queue", Q], "would come back"),
-        (["drop", Q], "--force"),
-        (["push", Q, "1", "--delay", "soon"], "intervals are written like"),
-        (["push", Q, "1", "--delay", "1000000 years"], "200 years"),
-        (["start", "3", "--delay", "soon"], "cannot be read"),
-        (["list", Q, "--older-than", "9999999999 years"], "intervals are written like"),
-        (["finish", "--", "-7"], "there is no task -7"),
-    ):
-        assert said in cli.fails("task", *arguments)
-    assert everything(conn) == before

@@ -287,22 +287,6 @@ def test_a_worker_serves_the_stations_that_it_is_told_to(conn: Connection, dsn: 
     assert left(conn) == []
 
 
-def test_tasks_of_a_key_stay_in_order(conn: Connection, connect: Connect, dsn: str) -> None:
-    conn.execute("create table visit (nr serial, item int)")
-    pipeline = Pipeline("p", start="a")
-    pipeline.direct("a", to="b")(nothing)
-
-    @pipeline.sink("b")
-    def station(conn: Connection, task: Task) -> None:
-        conn.execute("insert into visit (item) values (%s)", [task.payload])
-
-    set_up(conn, pipeline)
-    Tasks(conn).push_many("p.a", range(30), order_keys=["k"] * 30)
-    PipelineWorker(dsn, pipeline, concurrency=3).run(until_empty=True)
-    rows = conn.execute("select item from visit order by nr").fetchall()
-    assert [item for (item,) in rows] == list(range(30))
-
-
 def test_each_round_of_a_loop_begins_with_no_attempts(conn: Connection, dsn: str) -> None:
     pipeline = Pipeline("p", start="a")
     seen: list[tuple[int, int, bool]] = []
