@@ -234,6 +234,7 @@ def test_rows_of_other_queues_stay_unseen_without_pruning(
     assert ops.value(reader, "select current_setting('test.seen')") == "open"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", ["a.b", 'quote"', "x" * 59, "x" * 60, "ä" * 40, "event_1", " "])
 def test_any_name_works_and_can_be_made_again(conn: Connection, name: str) -> None:
     for _ in range(2):

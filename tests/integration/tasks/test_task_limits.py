@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import string
-import sys
 import threading
 import time
 from bisect import bisect_left
@@ -24,7 +21,6 @@ from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_task_worker import running
-from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import finish, ids, sweep_until
 
 QUEUE = "limited"
@@ -407,53 +403,7 @@ def test_a_clock_that_goes_back_keeps_no_task_waiting(tasks: Connection) -> None
     assert len(claim(tasks)) == 1
 
 
-WORKER = """
-import sys, random, time
-from pgqpy import connect
-from pgqpy.tasks import Tasks
-with connect(sys.argv[1], autocommit=True) as conn:
-    tasks = Tasks(conn)
-    while True:
-        for task in tasks.try_claim("limited", lease=0.5, max_tasks=2):
-            time.sleep(random.random() / 100)
-            tasks.finish(task)
-"""
-
-
-def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, dsn: str) -> None:
-    limit(tasks, max_running=4, max_running_per_key=1)
-    # On a busy machine leases end more often than by kills.
-    tasks.execute("select pgq_task.set_queue_config('limited', 'max_attempts', '1000')")
-    for key in "abc":
-        push(tasks, key, 20)
-    workers: list[Forked] = []
-    deadline = time.monotonic() + 3 * PATIENCE
-    before = 60
-    chance = random.Random(1)
-    try:
-        while left := len(ops.statuses(tasks)):
-            assert time.monotonic() < deadline
-            workers = [worker for worker in workers if worker.poll() is None]
-            while len(workers) < 3:
-                workers.append(Forked([sys.executable, "-c", WORKER, dsn]))
-            running = ops.rows(
-                tasks,
-                "select headers ->> 'limit_key' as key, count(*) as n from pgq_task.task"
-                " where lease > clock_timestamp() group by 1",
-            )
-            assert all(row["n"] <= 1 for row in running), running
-            time.sleep(0.3)
-            # None before a task was finished since the last one: workers may take long to start.
-            if left < before and chance.random() < 0.3:
-                before = left
-                os.kill(workers[0].pid, signal.SIGKILL)
-                workers[0].wait()
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
+@pytest.mark.any_pg
 def test_a_worker_goes_on_when_what_it_does_itself_makes_room(tasks: Connection, dsn: str) -> None:
     limit(tasks, max_running_per_key=1)
     for key in "ab":

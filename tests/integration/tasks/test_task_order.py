@@ -38,10 +38,7 @@ def push(conn: Connection, key: str | None, number: int = 1, queue: str = QUEUE)
 def claim(
     conn: Connection, number: int = 1, *, random: bool = False, queue: str = QUEUE
 ) -> list[Task]:
-    return conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'w', null, %s, %s)",
-        [queue, number, random],
-    ).fetchall()
+    return task_ops.claim(conn, queue, number=number, random=random)
 
 
 def make_due(conn: Connection, task: int) -> None:

@@ -12,8 +12,8 @@ import pytest
 from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
+from tests.fixtures.dumps import dump, restore
 from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
-from tests.integration.tasks.test_task_restore import dump, restore
 
 INVALID, NOT_FOUND, HAS_TASKS, FORBIDDEN = "PQ072", "PQ070", "PQ073", "42501"
 QUEUES = "select array_agg(queue_name order by queue_name) from pgq_task.queue"

@@ -36,6 +36,7 @@ def put(conn: Connection, way: str, at: str) -> None:
     conn.execute(WAYS[way], {"at": at})
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("way", WAYS)
 def test_a_time_in_the_past_is_now(conn: Connection, way: str) -> None:
     for at in ("2020-01-01", "0044-03-15 BC", "-infinity"):
@@ -43,6 +44,7 @@ def test_a_time_in_the_past_is_now(conn: Connection, way: str) -> None:
         assert len(tasks.claim(conn, Q)) == 1
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("way", WAYS)
 def test_a_time_far_in_the_future_is_kept(conn: Connection, way: str) -> None:
     for at, shown in (
