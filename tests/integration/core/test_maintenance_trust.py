@@ -109,21 +109,20 @@ def test_a_view_in_a_schema_that_others_may_write_into_is_not_read(
 
 
 def test_a_part_of_the_family_that_cannot_be_read_stops_nothing_else(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, as_role: AsRole, queue: str
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
     conn.execute(WATERMARK)
     conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '0 seconds')", [queue])
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     assert ("pgq.maint_rotate_tables_step1", queue) in listed(admin)
     (reason,) = refused(admin)
     assert reason == "pgq_node.maint_watermark: permission denied for schema pgq_node"
 
 
 def test_a_part_of_the_family_that_a_superuser_installed_is_served(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, as_role: AsRole, queue: str
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("grant usage on schema pgq_node to public")
@@ -131,8 +130,7 @@ def test_a_part_of_the_family_that_a_superuser_installed_is_served(
     conn.execute("grant select on pgq_node.node_info to pgq_admin")
     conn.execute("insert into pgq_node.node_info values ('a', 'root'), ('b', 'branch')")
     conn.execute(WATERMARK)
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     for session in (conn, admin):
         assert ("pgq_node.maint_watermark", "a") in listed(session)
         assert ("pgq_node.maint_watermark", "b") not in listed(session)
@@ -201,7 +199,7 @@ def test_all_that_a_functions_name_may_mean_counts(
 
 
 def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(
-    conn: Connection, connect: Connect, attacker: Connection, queue: str
+    conn: Connection, as_role: AsRole, attacker: Connection, queue: str
 ) -> None:
     """An application's role that runs the ticker itself, by a role which it is a member of."""
     conn.execute("grant pgq_admin to test_attacker")
@@ -209,8 +207,7 @@ def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(
     attacker.execute("grant usage on schema mine to public")
     attacker.execute("create function mine.job(text) returns int language sql as 'select 1'")
     name_extra(conn, queue, "mine.job")
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     assert ("mine.job", queue) in listed(admin)
     conn.execute("revoke pgq_admin from test_attacker")
     assert ("mine.job", queue) not in listed(admin)

@@ -17,7 +17,7 @@ from psycopg import errors
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
-from tests.fixtures.fix_db import Calls, Connect, Connection
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection
 from tests.fixtures.pages import text_of
 
 Q, OPEN = "closed", "open"
@@ -411,13 +411,8 @@ def refused(call: Callable[[], object]) -> str:
 
 
 @pytest.fixture
-def session_of(roles: list[str], connect: Connect) -> Callable[[str], Connection]:
-    def open_one(name: str) -> Connection:
-        session = connect()
-        session.execute(f"set session authorization {role(name)}".encode())
-        return session
-
-    return open_one
+def session_of(roles: list[str], as_role: AsRole) -> Callable[[str], Connection]:
+    return lambda name: as_role(role(name))
 
 
 INSERT: LiteralString = "insert into pgq_queue.closed (ev_type) values ('x')"

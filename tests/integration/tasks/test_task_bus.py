@@ -61,6 +61,7 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None
     # None waits yet.
     failed = push(conn), push(conn)
     assert hear(conn, ear) == 0
+    conn.execute("select pgq_task.create_queue('others'), pgq_task.push('others', '1')")
     conn.execute("update pgq_task.queue set queue_error_queue = %s", [QUEUE])
     task_ops.claim(conn, QUEUE, number=2)
     for call in (
@@ -68,6 +69,8 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None
         "push('mails', '1', delay => '1 hour')",
         "push('mails', '1', unique_key => 'k')",
         "push_many('mails', array['1', '2']::jsonb[])",
+        """modify('w', '[{"queue": "mails"}]')""",
+        """change_tasks('others', '{}', '{"queue": "mails"}')""",
         "resume_queue('mails')",
         f"fail('w', {failed[0]}, 2, 'no')",
         f"fail('w', {failed[1]}, 2, 'no', final => true)",

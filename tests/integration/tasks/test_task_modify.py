@@ -425,16 +425,6 @@ def hold_back(conn: Connection) -> None:
     assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
 
 
-def test_workers_hear_of_inserts_and_moves(conn: Connection, connect: Connect) -> None:
-    task = tasks.push(conn, Q)
-    listener = connect()
-    listener.execute("listen pgq_task")
-    for modification in ({"inserts": [{"queue": R}]}, {"changes": [change(task, queue=R)]}):
-        listener.execute("select pgq_task.set_waiting(array[%s])", [R])
-        tasks.modify(conn, **modification)
-        assert [n.payload for n in listener.notifies(timeout=60, stop_after=1)] == [R]
-
-
 @pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
 def test_of_two_that_modify_a_task_at_once_one_does(
     conn: Connection, connect: Connect, calls: Calls, level: IsolationLevel

@@ -23,7 +23,7 @@ from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, MakeRole
-from tests.fixtures.fix_task_worker import running
+from tests.fixtures.fix_task_worker import aside, running
 from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import as_role
 
@@ -340,13 +340,10 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
     def other() -> None:
         note(current_job().task)
 
-    async def handle(task: Task) -> None:
-        note(task)
-
     if kind == "plain":
         TaskWorker(dsn, QUEUE, note).run(until_empty=True)
     elif kind == "asyncio":
-        asyncio.run(AsyncTaskWorker(dsn, QUEUE, handle).run(until_empty=True))
+        asyncio.run(AsyncTaskWorker(dsn, QUEUE, aside(note)).run(until_empty=True))
     else:
         app.worker(dsn, periodic=False).run(until_empty=True)
         assert not pushed(tasks)

@@ -23,8 +23,8 @@ from pgqpy.tasks import (
     To,
 )
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import aside, run_until_empty
 from tests.fixtures.fix_task_worker import left as tasks_left
-from tests.fixtures.fix_task_worker import run_until_empty
 
 
 def nothing(conn: object, task: Task) -> None:
@@ -322,10 +322,6 @@ def parts(conn: object, task: Task) -> list[str | To]:
     return [*(To("line", line) for line in task.payload["lines"]), "bill"]
 
 
-async def parts_awaited(conn: object, task: Task) -> list[str | To]:
-    return parts(conn, task)
-
-
 def work(dsn: str, pipeline: Pipeline, *stations: str) -> None:
     worker = PipelineWorker(dsn, pipeline, stations=stations or None, retry_policy=ONCE)
     worker.run(until_empty=True)
@@ -351,7 +347,7 @@ PARTS = [
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
 def test_a_task_becomes_several(conn: Connection, dsn: str, asynchronous: bool) -> None:
-    pipeline = orders(parts_awaited if asynchronous else parts)
+    pipeline = orders(aside(parts) if asynchronous else parts)
     task = push(conn, pipeline, ORDER)
     kind: Any = AsyncPipelineWorker if asynchronous else PipelineWorker
     run_until_empty(kind(dsn, pipeline, stations="split"))

@@ -25,6 +25,7 @@ from tests.fixtures.fix_task_worker import (
     STEAL,
     Batches,
     Noting,
+    aside,
     effects,
     left,
     run_until_empty,
@@ -49,11 +50,8 @@ def test_leases_are_renewed_while_a_handler_keeps_its_thread(
         wait_for_renewals(conn, task)
         ends.append(ops.value(conn, "select lease from pgq_task.task") - task.lease)
 
-    async def handle_aside(task: Task) -> None:
-        handle(task)
-
     tasks.push("work", 1)
-    run_until_empty(kind(dsn, "work", handle if kind is TaskWorker else handle_aside, lease=1))
+    run_until_empty(kind(dsn, "work", handle if kind is TaskWorker else aside(handle), lease=1))
     # Each renewal comes at about half of a lease, for another one.
     assert ends[0] > timedelta(seconds=1)
     assert left(conn) == []
