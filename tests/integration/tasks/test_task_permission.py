@@ -176,9 +176,14 @@ def test_one_forbidden_queue_among_others_is_told(conn: Connection, anna: Connec
     denied(lambda: anna.execute("select pgq_task.queue_is_empty(%s::text[])", [[OPEN, CLOSED]]))
     denied(lambda: tasks.modify(anna, inserts=[{"queue": OPEN}, {"queue": CLOSED}]))
     [claimed] = tasks.claim(anna, OPEN)
+    # With a task that waits to be claimed in the same step.
+    forbidden, waiting = (tasks.push(conn, CLOSED) for _ in range(2))
+    [claimed_by_others] = tasks.claim(conn, CLOSED)
     finish: LiteralString = "select pgq_task.finish_and_claim('w', %s, %s, 'closed')"
     denied(lambda: anna.execute(finish, claimed))
-    assert tasks.statuses(conn) == {claimed[0]: "claimed"}
+    denied(lambda: anna.execute(finish, claimed_by_others))
+    left = {claimed[0]: "claimed", forbidden: "claimed", waiting: "available"}
+    assert tasks.statuses(conn) == left
 
 
 def test_moving_a_task_takes_the_right_to_insert(conn: Connection, anna: Connection) -> None:
