@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import psycopg
 import pytest
 
 from pgqpy.embedded import Server
+from tests.fixtures.dumps import dump, restore
 from tests.fixtures.fix_capture import changes, last_event
-from tests.fixtures.fix_db import Calls, Connect, Connection, create_database, drop_database
+from tests.fixtures.fix_db import Calls, Connect, Connection
 
 
 def create_flight(conn: Connection, queue: str) -> None:
@@ -310,7 +308,7 @@ def test_virtual_columns_have_their_values(conn: Connection, queue: str, form: s
 
 
 def test_a_dump_of_the_database_brings_the_capture_back(
-    server: Server, conn: Connection, dsn: str, connect: Connect, queue: str, tmp_path: Path
+    server: Server, conn: Connection, dsn: str, empty_dsn: str, connect: Connect, queue: str
 ) -> None:
     conn.execute(
         "create schema app; create table app.t (gone int, a int, b int, id int primary key)"
@@ -320,30 +318,17 @@ def test_a_dump_of_the_database_brings_the_capture_back(
         "select pgq.capture_table('app.t', %s, exclude => '{a}', old_values => 'row')", [queue]
     )
     conn.execute("insert into app.t values (1, 2, 3)")
-    target = create_database(server, "template0")
-    try:
-        dumped = subprocess.run(
-            [server.bin_dir / "pg_dump", "--format=plain", dsn], check=True, capture_output=True
-        )
-        subprocess.run(
-            [server.bin_dir / "psql", "-qX", "-v", "ON_ERROR_STOP=1", server.dsn_of(target)],
-            check=True,
-            capture_output=True,
-            input=dumped.stdout,
-        )
-        restored = connect(server.dsn_of(target))
-        restored.execute("insert into app.t values (4, 5, 6)")
-        restored.execute("update app.t set b = 7 where id = 6")
-        assert [(c.op, c.row, c.old) for c in changes(restored)] == [
-            ("INSERT", {"b": 2, "id": 3}, None),
-            ("INSERT", {"b": 5, "id": 6}, None),
-            ("UPDATE", {"b": 7, "id": 6}, {"b": 5, "id": 6}),
-        ]
-        # It has found itself under another oid, and made itself anew for it.
-        assert restored.execute(
-            "select (capture_options ->> 'table_oid')::oid = capture_table from pgq.capture"
-        ).fetchall() == [(True,)]
-        restored.execute("select pgq.release_table('app.t')")
-        restored.close()
-    finally:
-        drop_database(server, target)
+    restore(server, empty_dsn, dump(server, dsn))
+    restored = connect(empty_dsn)
+    restored.execute("insert into app.t values (4, 5, 6)")
+    restored.execute("update app.t set b = 7 where id = 6")
+    assert [(c.op, c.row, c.old) for c in changes(restored)] == [
+        ("INSERT", {"b": 2, "id": 3}, None),
+        ("INSERT", {"b": 5, "id": 6}, None),
+        ("UPDATE", {"b": 7, "id": 6}, {"b": 5, "id": 6}),
+    ]
+    # It has found itself under another oid, and made itself anew for it.
+    assert restored.execute(
+        "select (capture_options ->> 'table_oid')::oid = capture_table from pgq.capture"
+    ).fetchall() == [(True,)]
+    restored.execute("select pgq.release_table('app.t')")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, LiteralString
 
 import jsonschema_rs
 import pytest
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import wait_until_blocked
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 
 pytestmark = pytest.mark.any_pg
 
@@ -113,24 +111,21 @@ def test_a_change_never_waits_for_the_queue(conn: Connection, connect: Connect, 
 
 
 def test_a_contract_that_is_taken_over_meanwhile_gets_no_version(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, calls: Calls
 ) -> None:
     conn.execute("create table t (id int primary key)")
     function = ops.value(conn, "select pgq.capture_table('t', %s)", queue)
-    owner = connect(autocommit=False)
+    owner, other = connect(autocommit=False), connect()
     take_over = (
         "select pgq.set_contract(%s, 'public.t',"
         " (select schema from pgq.get_contract(%s, 'public.t')), enforced => true)"
     )
     owner.execute(take_over, [queue, queue])
     conn.execute("alter table t add note text")
-    other = connect()
     add: LiteralString = "select pgq._capture_contract(%s::regproc, true)"
-    with ThreadPoolExecutor(1) as pool:
-        added = pool.submit(other.execute, add, [function])
-        wait_until_blocked(conn, other)
-        owner.commit()
-        added.result()
+    added = calls.blocked(ops.value, other, add, function)
+    owner.commit()
+    added.result()
     info: LiteralString = "select version, enforced, captured from pgq.get_contract_info(%s)"
     assert conn.execute(info, [queue]).fetchall() == [(1, True, False)]
 
@@ -166,36 +161,32 @@ def test_settings_of_the_session_do_not_change_a_trigger_function(
 
 
 @pytest.mark.usefixtures("item")
-def test_what_is_no_json_or_forged_has_no_contract(conn: Connection, queue: str) -> None:
+def test_what_is_no_json_or_forged_has_no_contract(
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
+) -> None:
     conn.execute("select pgq.capture_table('item', %s, format => 'logutriga')", [queue])
     assert contract(conn, queue) is None
     # A role that may not insert, with a function that looks like a capture's.
     conn.execute("select pgq.restrict_queue(%s)", [queue])
-    conn.execute(
-        "create role forger; grant pgq_writer to forger; create schema authorization forger"
+    role = make_role("forger", "pgq_writer")
+    conn.execute(f"create schema forger authorization {role}")
+    options = {"queue": queue, "format": "row_json", "operations": ["insert"], "table_oid": 0}
+    forger = as_role(role)
+    forger.execute(
+        f"create table forger.t (id int);"
+        f"create function forger.f() returns trigger language plpgsql security definer as"
+        f" $$-- pgq.capture {json.dumps(options)}\nbegin return null; end$$;"
+        f"create trigger t after insert on forger.t execute function forger.f();"
     )
-    try:
-        options = {"queue": queue, "format": "row_json", "operations": ["insert"], "table_oid": 0}
-        with conn.transaction():
-            conn.execute(
-                f"set local role forger; create table forger.t (id int);"
-                f"create function forger.f() returns trigger language plpgsql security definer as"
-                f" $$-- pgq.capture {json.dumps(options)}\nbegin return null; end$$;"
-                f"create trigger t after insert on forger.t execute function forger.f();"
-                f"select pgq._capture_contract('forger.f'::regproc, true)".encode()
-            )
-            assert contract(conn, queue, "forger.t") is None
-            conn.execute("reset role")
-            conn.execute("select pgq.grant_queue(%s, '{insert}', 'forger')", [queue])
-            conn.execute("select pgq._capture_contract('forger.f'::regproc, true)")
-            assert contract(conn, queue, "forger.t") is not None
-            # A trigger on another role's table captures nothing of it.
-            conn.execute(
-                "grant trigger on item to forger; set local role forger;"
-                "create trigger t after insert on item execute function forger.f();"
-                "drop table forger.t; select pgq._capture_contract('forger.f'::regproc, true)"
-            )
-            assert contract(conn, queue) is None
-            conn.execute("reset role")
-    finally:
-        conn.execute("drop owned by forger cascade; drop role forger")
+    add = "select pgq._capture_contract('forger.f'::regproc, true)"
+    forger.execute(add)
+    assert contract(conn, queue, "forger.t") is None
+    conn.execute("select pgq.grant_queue(%s, '{insert}', %s)", [queue, role])
+    conn.execute(add)
+    assert contract(conn, queue, "forger.t") is not None
+    # A trigger on another role's table captures nothing of it.
+    conn.execute(f"grant trigger on item to {role}")
+    forger.execute("create trigger t after insert on public.item execute function forger.f()")
+    forger.execute("drop table forger.t")
+    forger.execute(add)
+    assert contract(conn, queue) is None

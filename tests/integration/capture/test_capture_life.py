@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_capture import changes, short
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connection, MakeRole
 
 
 @pytest.fixture(autouse=True)
@@ -102,49 +102,40 @@ def test_dropping_the_queue_with_force_releases_its_tables(conn: Connection, que
 
 
 def test_what_only_looks_like_a_capture_keeps_no_queue(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     conn.execute("select pgq.release_table('flight')")
-    conn.execute("create role capture_test_forger in role pgq_writer")
-    conn.execute("create schema forger authorization capture_test_forger")
-    forger = connect()
-    forger.execute("set role capture_test_forger")
+    role = make_role("forger", "pgq_writer")
+    conn.execute(f"create schema forger authorization {role}")
+    forger = as_role(role)
     header = {"queue": queue, "format": "row_json", "operations": [], "table_oid": 1}
     for schema in ("pg_temp", "forger"):
         forger.execute(
             f"create table {schema}.t (); create function {schema}.f() returns trigger"
             f" language plpgsql as $$-- pgq.capture {json.dumps(header)}\nbegin end$$;"
-            f"create trigger f after insert on {schema}.t execute function {schema}.f()".encode()
+            f"create trigger f after insert on {schema}.t execute function {schema}.f()"
         )
-    try:
-        with ops.refused("PQ007", match=r"forger\.t"):
-            conn.execute("select pgq.drop_queue(%s)", [queue])
-        conn.execute("select pgq.restrict_queue(%s)", [queue])
+    with ops.refused("PQ007", match=r"forger\.t"):
         conn.execute("select pgq.drop_queue(%s)", [queue])
-    finally:
-        forger.close()
-        conn.execute("drop owned by capture_test_forger cascade; drop role capture_test_forger")
+    conn.execute("select pgq.restrict_queue(%s)", [queue])
+    conn.execute("select pgq.drop_queue(%s)", [queue])
 
 
 def test_only_owners_and_superusers_release_tables_by_force(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
-    conn.execute("create role capture_test_admin; grant pgq_admin to capture_test_admin")
-    try:
-        conn.execute("grant create on schema public to capture_test_admin")
-        admin = connect()
-        admin.execute("set session authorization capture_test_admin")
-        admin.execute("create table own (id int primary key)")
-        admin.execute("select pgq.capture_table('own', %s)", [queue])
-        with ops.refused("PQ007", match=r"public\.flight of postgres") as error:
-            admin.execute("select pgq.drop_queue(%s, true)", [queue])
-        assert "own" not in str(error.value.diag.message_primary)
-        conn.execute("select pgq.release_table('flight')")
+    role = make_role("admin", "pgq_admin")
+    conn.execute(f"grant create on schema public to {role}")
+    admin = as_role(role)
+    admin.execute("create table own (id int primary key)")
+    admin.execute("select pgq.capture_table('own', %s)", [queue])
+    with ops.refused("PQ007", match=r"public\.flight of postgres") as error:
         admin.execute("select pgq.drop_queue(%s, true)", [queue])
-        admin.execute("insert into own values (1)")
-        assert leftovers(conn) == (0, 0)
-    finally:
-        conn.execute("drop owned by capture_test_admin; drop role capture_test_admin")
+    assert "own" not in str(error.value.diag.message_primary)
+    conn.execute("select pgq.release_table('flight')")
+    admin.execute("select pgq.drop_queue(%s, true)", [queue])
+    admin.execute("insert into own values (1)")
+    assert leftovers(conn) == (0, 0)
 
 
 def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue: str) -> None:

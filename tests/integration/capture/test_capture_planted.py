@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from tests.fixtures.fix_capture import changes, short
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import eventually
-from tests.integration.capture.test_capture_rights import As, MakeRole, as_role, make_role, shop
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
+from tests.integration.capture.test_capture_rights import shop
 
-__all__ = ["as_role", "make_role", "shop"]
+__all__ = ["shop"]
 
 
 @pytest.fixture
-def mallory(conn: Connection, shop: str, make_role: MakeRole, as_role: As) -> Connection:
+def mallory(conn: Connection, shop: str, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A pgq_writer with a schema of its own that may also create in the shop's schema."""
     role = make_role("mallory", "pgq_writer")
     conn.execute(f"create schema mallory authorization {role}")
@@ -95,7 +93,7 @@ def test_the_role_that_planted_the_functions_name_has_no_right_on_the_function(
 
 @pytest.mark.parametrize("arguments", ["int", "variadic int[]", "int default 1"])
 def test_a_planted_overload_does_not_switch_a_capture_off(
-    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As, arguments: str
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: AsRole, arguments: str
 ) -> None:
     owner = as_role(shop)
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -139,7 +137,7 @@ def test_a_snapshot_from_before_the_capture_of_a_partition_fails_rather_than_los
 
 
 def test_a_forged_capture_hides_and_blocks_nothing(
-    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: AsRole
 ) -> None:
     as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
     mallory.execute("create table mallory.t (id int)")
@@ -165,14 +163,14 @@ def test_a_forged_capture_hides_and_blocks_nothing(
     assert ("shop.item", True, True) in listed
     assert all(complete for _, _, complete in listed)
     conn.execute("select pgq.capture_new_partitions(), pgq.maint_capture()")
-    conn.execute("revoke pgq_writer from capture_test_mallory")
+    conn.execute("revoke pgq_writer from test_mallory")
     conn.execute("select pgq.release_table('shop.item')")
     conn.execute("select pgq.drop_queue(%s)", [queue])
     mallory.execute("insert into mallory.t values (1)")
 
 
 def test_partitions_of_one_owner_do_not_hold_up_those_of_others(
-    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: AsRole
 ) -> None:
     for session, schema in ((mallory, "mallory"), (as_role(shop), "shop")):
         session.execute(
@@ -217,7 +215,7 @@ def test_maintenance_extends_no_capture_to_tables_that_its_owner_could_not(
     conn.execute(
         f"alter table mallory.t owner to {shop};"
         "create table mallory.t_2 partition of mallory.t for values in (2);"
-        "alter table mallory.t_2 owner to capture_test_mallory"
+        "alter table mallory.t_2 owner to test_mallory"
     )
     assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
     conn.execute(f"grant usage, create on schema mallory to {shop}")
@@ -227,7 +225,7 @@ def test_maintenance_extends_no_capture_to_tables_that_its_owner_could_not(
 
 
 def test_a_table_given_away_is_captured_on_while_nothing_of_its_new_owner_runs(
-    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: AsRole
 ) -> None:
     """The generated function belongs to the old owner: a superuser, if it made the table."""
     [(role,)] = mallory.execute("select current_user").fetchall()
@@ -273,42 +271,32 @@ def test_default_privileges_give_no_right_on_the_function(
 
 
 def test_options_that_cannot_be_read_are_no_capture_and_stop_nothing(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     """Any role that may connect can make them, if only in its temporary schema."""
     conn.execute("create table t (id int primary key) partition by list (id)")
     conn.execute("select pgq.capture_table('t', %s)", [queue])
     conn.execute("create table t_1 partition of t for values in (1)")
-    stranger = connect()
-    stranger.execute("create role test_stranger_deep")
-    try:
-        stranger.execute("set role test_stranger_deep; create temp table x (id int)")
-        for n, text in enumerate(
-            ('{"a":' + "[" * 100_000, '{"a":"\\u0000"}', '{"table_oid":1e99999}')
-        ):
-            stranger.execute(
-                f"create function pg_temp.f{n}() returns trigger language plpgsql as"
-                f" $$-- pgq.capture {text}\nbegin return null; end$$"
-            )
-            stranger.execute(
-                f"create trigger t{n} after insert on x execute function pg_temp.f{n}()"
-            )
-        assert conn.execute("select table_name from pgq.capture_info()").fetchall() == [
-            ("public.t",)
-        ]
-        assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(1,)]
-        conn.execute(
-            "select pgq.maint_capture(), pgq.release_table('t'), pgq.drop_queue('{}')".replace(
-                "{}", queue
-            )
+    stranger = as_role(make_role("stranger"))
+    stranger.execute("create temp table x (id int)")
+    for n, text in enumerate(('{"a":' + "[" * 100_000, '{"a":"\\u0000"}', '{"table_oid":1e99999}')):
+        stranger.execute(
+            f"create function pg_temp.f{n}() returns trigger language plpgsql as"
+            f" $$-- pgq.capture {text}\nbegin return null; end$$"
         )
-    finally:
-        stranger.execute("drop table x cascade; discard temp; reset role")
-        stranger.execute("drop owned by test_stranger_deep; drop role test_stranger_deep")
+        stranger.execute(f"create trigger t{n} after insert on x execute function pg_temp.f{n}()")
+    assert conn.execute("select table_name from pgq.capture_info()").fetchall() == [("public.t",)]
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(1,)]
+    conn.execute(
+        "select pgq.maint_capture(), pgq.release_table('t'), pgq.drop_queue('{}')".replace(
+            "{}", queue
+        )
+    )
+    stranger.execute("drop table x cascade; discard temp")
 
 
 def test_a_table_that_its_owner_keeps_locked_holds_up_no_other(
-    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: AsRole
 ) -> None:
     owner = as_role(shop)
     owner.execute("create table shop.p (id int primary key) partition by list (id)")
@@ -332,7 +320,7 @@ def test_a_table_that_its_owner_keeps_locked_holds_up_no_other(
 
 
 def test_a_name_that_its_owner_changes_meanwhile_gives_no_other_table_a_trigger(
-    conn: Connection, connect: Connect, queue: str, shop: str, mallory: Connection
+    conn: Connection, connect: Connect, queue: str, shop: str, mallory: Connection, calls: Calls
 ) -> None:
     """A statement that waits for a table's lock looks for its name again: then it may be another
     role's table, and its owner, or a superuser, would run the trigger."""
@@ -347,20 +335,14 @@ def test_a_name_that_its_owner_changes_meanwhile_gives_no_other_table_a_trigger(
     forge(mallory, "mallory.forged", queue)
     mallory.execute("create trigger x after insert on mallory.p execute function mallory.forged()")
     mallory.execute("begin; lock table mallory.p_1 in row exclusive mode")
-    with ThreadPoolExecutor(1) as pool:
-        maintenance = connect()
-        done = pool.submit(maintenance.execute, "select pgq.capture_new_partitions()")
-        eventually(
-            conn,
-            "select exists (select from pg_locks where pid = %s and not granted)",
-            maintenance.info.backend_pid,
-        )
-        mallory.execute(
-            "create trigger forged_insert after insert on mallory.p_1"
-            " execute function mallory.forged();"
-            "alter schema mallory rename to before; alter schema app rename to mallory; commit"
-        )
-        assert done.result().fetchall() == [(0,)]
+    maintain = "select pgq.capture_new_partitions()"
+    done = calls.blocked(psycopg.Connection.execute, connect(), maintain)
+    mallory.execute(
+        "create trigger forged_insert after insert on mallory.p_1"
+        " execute function mallory.forged();"
+        "alter schema mallory rename to before; alter schema app rename to mallory; commit"
+    )
+    assert done.result().fetchall() == [(0,)]
     assert conn.execute(
         "select tgrelid::regclass::text from pg_trigger where tgname = 'forged_insert'"
     ).fetchall() == [("before.p_1",)]

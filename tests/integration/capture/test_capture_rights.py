@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import psycopg
 import pytest
-from psycopg import sql
 
 from tests.fixtures.fix_capture import changes, short
-from tests.fixtures.fix_db import Connect, Connection
-
-MakeRole = Callable[..., str]
-As = Callable[[str], Connection]
-
-
-@pytest.fixture
-def make_role(conn: Connection) -> Iterator[MakeRole]:
-    """``make_role("shop", "pgq_writer")``: a role that may log in, member of others."""
-    made: list[str] = []
-
-    def make(name: str, *member_of: str) -> str:
-        role = f"capture_test_{name}"
-        conn.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
-        made.append(role)
-        for group in member_of:
-            conn.execute(f"grant {group} to {role}")
-        return role
-
-    yield make
-    conn.execute("reset role")
-    for role in reversed(made):
-        conn.execute(f"drop owned by {role} cascade; drop role {role}")
+from tests.fixtures.fix_db import AsRole, Connection, MakeRole
 
 
 @pytest.fixture
@@ -44,20 +19,8 @@ def shop(conn: Connection, queue: str, make_role: MakeRole) -> str:
     return role
 
 
-@pytest.fixture
-def as_role(connect: Connect) -> As:
-    """A connection of one's own that is only that role."""
-
-    def open_as(role: str) -> Connection:
-        connection = connect()
-        connection.execute(f"set session authorization {role}")
-        return connection
-
-    return open_as
-
-
 def test_the_owner_captures_and_a_role_that_may_only_write_makes_events(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     owner = as_role(shop)
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -81,7 +44,7 @@ def test_the_owner_captures_and_a_role_that_may_only_write_makes_events(
 
 
 def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
-    conn: Connection, queue: str, shop: str, as_role: As
+    conn: Connection, queue: str, shop: str, as_role: AsRole
 ) -> None:
     owner = as_role(shop)
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -95,7 +58,7 @@ def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
 
 
 def test_only_the_owner_can_capture_a_table(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     other = as_role(make_role("other", "pgq_writer", "pgq_admin"))
     conn.execute("grant usage on schema shop to public; grant all on shop.item to public")
@@ -118,7 +81,7 @@ def test_an_owner_without_pgq_writer_is_told_what_to_grant(
 
 
 def test_an_owner_without_create_on_the_schema_is_told_what_to_grant(
-    conn: Connection, queue: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     role = make_role("plain", "pgq_writer")
     conn.execute(
@@ -141,13 +104,15 @@ def test_tables_of_the_queues_are_not_captured(conn: Connection, queue: str) -> 
             conn.execute("select pgq.capture_table(%s, %s, key => null)", [table, queue])
 
 
-def test_a_role_without_any_right_is_refused(queue: str, make_role: MakeRole, as_role: As) -> None:
+def test_a_role_without_any_right_is_refused(
+    queue: str, make_role: MakeRole, as_role: AsRole
+) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         as_role(make_role("unknown")).execute("select pgq.capture_table('pg_class', %s)", [queue])
 
 
 def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
-    conn: Connection, queue: str, shop: str, as_role: As
+    conn: Connection, queue: str, shop: str, as_role: AsRole
 ) -> None:
     conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
     assert conn.execute("select runs_as from pgq.capture_info()").fetchall() == [(shop,)]
@@ -156,7 +121,7 @@ def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
 
 
 def test_a_member_of_the_owner_may_capture(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     member = as_role(make_role("member", shop))
     member.execute("select pgq.capture_table('shop.item', %s)", [queue])
@@ -165,7 +130,7 @@ def test_a_member_of_the_owner_may_capture(
 
 
 def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     owner = as_role(shop)
     owner.execute(
@@ -190,7 +155,7 @@ def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
 
 
 def test_no_other_role_can_put_the_function_on_its_own_table(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
     role = make_role("other", "pgq_writer")
@@ -262,7 +227,7 @@ def test_a_search_path_of_the_writer_leads_nowhere(
     queue: str,
     shop: str,
     make_role: MakeRole,
-    as_role: As,
+    as_role: AsRole,
     options: str,
 ) -> None:
     conn.execute("alter table shop.item add day date, add ok boolean, add n numeric")
@@ -304,7 +269,7 @@ def test_casts_of_users_run_on_no_search_path_but_the_servers(
     queue: str,
     shop: str,
     make_role: MakeRole,
-    as_role: As,
+    as_role: AsRole,
     when: str,
 ) -> None:
     owner = as_role(shop)
@@ -336,7 +301,7 @@ def test_casts_of_users_run_on_no_search_path_but_the_servers(
 
 
 def test_a_condition_means_what_it_meant_to_the_owner(
-    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: As
+    conn: Connection, queue: str, shop: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
     owner, clerk = as_role(shop), make_role("clerk")
     owner.execute("set standard_conforming_strings = off")
@@ -358,7 +323,7 @@ def test_names_of_relations_have_their_schema(conn: Connection, queue: str) -> N
 
 
 def test_junk_in_the_schema_of_functions_is_harmless(
-    conn: Connection, queue: str, shop: str, as_role: As
+    conn: Connection, queue: str, shop: str, as_role: AsRole
 ) -> None:
     owner = as_role(shop)
     for name, header in {

@@ -20,6 +20,7 @@ CAPTURES = {
 }
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_a_captured_numeric_keeps_its_digits_through_a_consumer(
     dsn: str, conn: Connection, queue: str, tick: Tick, capture: str

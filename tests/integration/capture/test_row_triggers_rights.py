@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import LiteralString
 
 import psycopg
 import pytest
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connection, MakeRole
 
 
 @pytest.fixture
-def writer(conn: Connection, connect: Connect, queue: str) -> Iterator[Connection]:
+def writer(conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A session of a role that may produce events and owns a schema of its own."""
-    conn.execute("create role row_writer login in role pgq_writer")
-    conn.execute("create schema app authorization row_writer")
-    session = connect()
-    session.execute("set session authorization row_writer")
+    role = make_role("row_writer", "pgq_writer")
+    conn.execute(f"create schema app authorization {role}".encode())
+    session = as_role(role)
     session.execute("set search_path = app")
-    yield session
-    session.close()
-    conn.execute("drop owned by row_writer cascade")
-    conn.execute("drop role row_writer")
+    return session
 
 
 def event_data(conn: Connection) -> list[str]:
@@ -56,7 +51,9 @@ def test_pgq_writer_creates_and_fires_them(conn: Connection, writer: Connection,
     assert len(event_data(conn)) == 5
 
 
-def test_others_may_not(conn: Connection, connect: Connect, writer: Connection) -> None:
+def test_others_may_not(
+    conn: Connection, writer: Connection, make_role: MakeRole, as_role: AsRole
+) -> None:
     writer.execute("create table item (id int primary key)")
     writer.execute(
         "create trigger t after insert on item for each row"
@@ -64,20 +61,15 @@ def test_others_may_not(conn: Connection, connect: Connect, writer: Connection) 
     )
     writer.execute("grant usage on schema app to public")
     writer.execute("grant insert on item to public")
-    conn.execute("create role row_stranger")
-    try:
-        stranger = connect()
-        stranger.execute("set session authorization row_stranger")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            stranger.execute("insert into app.item values (1)")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            stranger.execute(
-                "create temp table mine (id int);"
-                "create trigger t after insert on mine for each row"
-                " execute function pgq.jsontriga('test_queue')"
-            )
-    finally:
-        conn.execute("drop role row_stranger")
+    stranger = as_role(make_role("stranger"))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        stranger.execute("insert into app.item values (1)")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        stranger.execute(
+            "create temp table mine (id int);"
+            "create trigger t after insert on mine for each row"
+            " execute function pgq.jsontriga('test_queue')"
+        )
     assert event_data(conn) == []
 
 
@@ -103,7 +95,7 @@ def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Con
     )
     writer.execute("insert into item values (1, 'x', (1, 'y'), true)")
     writer.execute("update item set p = (1, 'z'), b = false")
-    assert conn.execute("select distinct actor from app.seen").fetchall() == [("row_writer",)]
+    assert conn.execute("select distinct actor from app.seen").fetchall() == [("test_row_writer",)]
     assert len(event_data(conn)) == 2
 
 

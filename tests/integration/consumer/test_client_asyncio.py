@@ -25,6 +25,7 @@ from pgqpy import (
 )
 from tests.fixtures.fix_client import PATIENCE, Send, Tick
 from tests.fixtures.fix_db import Connection
+from tests.integration.consumer.test_consumer import COUNT, counts
 
 
 class Counter(AsyncConsumer):
@@ -33,20 +34,13 @@ class Counter(AsyncConsumer):
     poll_interval = 3600
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
-        await conn.execute(
-            "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
-            [event.data],
-        )
+        await conn.execute(COUNT, [event.data])
 
 
 @pytest.fixture(autouse=True)
 def seen(conn: Connection, queue: str) -> None:
     conn.execute("create table seen (data text primary key, n int not null)")
     Admin(conn).register_consumer(queue, "counter")
-
-
-def counts(conn: Connection) -> dict[str, int]:
-    return dict(conn.execute("select data, n from seen order by data").fetchall())
 
 
 @pytest.mark.smoke

@@ -8,7 +8,7 @@ import queue as queues
 import signal
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -31,9 +31,14 @@ from pgqpy.consumer import _loop
 from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick, wait_until
 from tests.fixtures.fix_db import Connect, Connection
 
+#: An effect that shows when it happens twice.
+COUNT: LiteralString = (
+    "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1"
+)
+
 
 class Counter(Consumer):
-    """Counts events by data, in a table: an effect that shows when it happens twice."""
+    """Counts events by data, in a table."""
 
     consumer = "counter"
     backoff_first = 0.01
@@ -43,10 +48,7 @@ class Counter(Consumer):
         self.done: queues.Queue[BatchStats] = queues.Queue()
 
     def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-        conn.execute(
-            "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
-            [event.data],
-        )
+        conn.execute(COUNT, [event.data])
 
     def on_batch(self, stats: BatchStats) -> None:
         self.done.put(stats)

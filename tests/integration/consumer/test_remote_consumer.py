@@ -31,21 +31,19 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
+from tests.integration.consumer.test_consumer import COUNT
 
 Remote = TypeVar("Remote", bound=RemoteConsumer)
 
 
 class Copier(RemoteConsumer):
-    """Counts events by data, in the target: an effect that shows when it happens twice."""
+    """Counts events by data, in the target."""
 
     consumer = "copier"
     backoff_first = 0.01
 
     def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
-        target.execute(
-            "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
-            [event.data],
-        )
+        target.execute(COUNT, [event.data])
 
 
 class SerialCopier(SerialConsumer):

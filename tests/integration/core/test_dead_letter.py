@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from pgqpy import Admin, DeadLetterFilter, DeadLetters, PgqError, Producer, errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection
 
 CONSUMER, OTHER = "consumer", "other"
 
@@ -250,10 +248,10 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_and_purge(
-    conn: Connection, queue: str, role: Callable[[str], Connection]
+    conn: Connection, queue: str, as_role: AsRole
 ) -> None:
     give_up(conn, queue, "a")
-    reader, writer, admin = (role(name) for name in ("pgq_reader", "pgq_writer", "pgq_admin"))
+    reader, writer, admin = (as_role(name) for name in ("pgq_reader", "pgq_writer", "pgq_admin"))
     assert DeadLetters(reader).count(ALL) == 1
     for user in (reader, writer):
         for change in (DeadLetters(user).replay, DeadLetters(user).purge):
@@ -269,18 +267,6 @@ def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_a
     give_up(conn, queue, "b")
     assert DeadLetters(admin).replay(DeadLetterFilter(reason="reason a")) == 1
     assert DeadLetters(admin).purge(ALL) == 1
-
-
-@pytest.fixture
-def role(conn: Connection, connect: Connect) -> Callable[[str], Connection]:
-    """``role("pgq_reader")``: a connection that has those rights and no others."""
-
-    def as_role(name: str) -> Connection:
-        user = connect()
-        user.execute(sql.SQL("set role {}").format(sql.Identifier(name)))
-        return user
-
-    return as_role
 
 
 # --- the command line

@@ -253,16 +253,6 @@ def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: st
         assert len(ops.drain(conn, queue, "c")) == 4
 
 
-def test_pgq_writer_is_all_a_producer_needs(conn: Connection, connect: Connect, queue: str) -> None:
-    ops.register(conn, queue, "c")
-    writer = connect()
-    writer.execute("set role pgq_writer")
-    for _ in range(2):
-        ops.insert(writer, queue, "event")
-        assert ops.deliver(conn, queue, "c") == ["event"]
-    assert not guarded(conn, queue)
-
-
 def test_inserts_go_on_whatever_the_guard(conn: Connection, connect: Connect, queue: str) -> None:
     """Every event that was committed arrives once, whatever changed meanwhile."""
     ops.register(conn, queue, "c")

@@ -10,7 +10,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.core.test_invariant_5_dead_rows import dead_rows
 from tests.integration.delayed.test_delayed_events import move
@@ -355,9 +355,8 @@ def test_keys_go_with_the_window_and_with_the_queue(conn: Connection, keyed: str
     assert ops.value(conn, tables) == 0
 
 
-def test_producers_use_keys_and_see_none(conn: Connection, connect: Connect, keyed: str) -> None:
-    producer = connect()
-    producer.execute("set role pgq_writer")
+def test_producers_use_keys_and_see_none(as_role: AsRole, keyed: str) -> None:
+    producer = as_role("pgq_writer")
     first = once(producer, keyed, "key", "first")
     assert once(producer, keyed, "key", "second") == first
     with pytest.raises(errors.InsufficientPrivilege):

@@ -4,13 +4,10 @@ among them: it gets all events from there on.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 
 TIMES = (
     *("tick_0 set tick_time = tick_time", "tick_1 set tick_time = tick_time"),
@@ -195,22 +192,14 @@ def test_an_event_that_came_while_its_tick_was_made_is_not_left_out(
 
 
 def test_a_consumer_that_another_process_registers_first_is_not_moved(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, connect: Connect, queue: str, calls: Calls
 ) -> None:
     register = "select pgq.register_consumer(%s, 'c', 'first')"
     ops.insert_ticked(conn, queue, "once")
     one, other = connect(autocommit=False), connect()
     assert ops.value(one, register, queue) == 1
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(ops.value, other, register, queue)
-        wait_until(
-            lambda: ops.value(
-                conn,
-                "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s",
-                other.info.backend_pid,
-            )
-        )
-        assert ops.drain(one, queue, "c") == ["once"]
-        one.commit()
-        assert waits.result() == 0
+    waits = calls.blocked(ops.value, other, register, queue)
+    assert ops.drain(one, queue, "c") == ["once"]
+    one.commit()
+    assert waits.result() == 0
     assert ops.drain(conn, queue, "c") == []

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
-from psycopg import errors, sql
+from psycopg import errors
 
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection, MakeRole
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
 Operations = list[tuple[str, str | None]]
@@ -33,24 +32,14 @@ WATERMARK = "create function pgq_node.maint_watermark(text) returns int language
 
 
 @pytest.fixture
-def attacker(conn: Connection, connect: Connect) -> Iterator[Connection]:
+def attacker(conn: Connection, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A role that may create schemas in the database, and nothing else. `public.ran` says which
     roles ran its code."""
     conn.execute("create table public.ran (actor text)")
     conn.execute("grant insert on public.ran to public")
-    conn.execute("create role test_attacker")
-    conn.execute(
-        sql.SQL("grant create on database {} to test_attacker").format(
-            sql.Identifier(conn.info.dbname)
-        )
-    )
-    session = connect()
-    session.execute("set role test_attacker")
-    yield session
-    session.close()
-    conn.execute("reset role")
-    conn.execute("drop owned by test_attacker cascade")
-    conn.execute("drop role test_attacker")
+    role = make_role("attacker")
+    conn.execute(f"grant create on database {conn.info.dbname} to {role}".encode())
+    return as_role(role)
 
 
 def listed(conn: Connection) -> Operations:
@@ -120,21 +109,20 @@ def test_a_view_in_a_schema_that_others_may_write_into_is_not_read(
 
 
 def test_a_part_of_the_family_that_cannot_be_read_stops_nothing_else(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, as_role: AsRole, queue: str
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
     conn.execute(WATERMARK)
     conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '0 seconds')", [queue])
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     assert ("pgq.maint_rotate_tables_step1", queue) in listed(admin)
     (reason,) = refused(admin)
     assert reason == "pgq_node.maint_watermark: permission denied for schema pgq_node"
 
 
 def test_a_part_of_the_family_that_a_superuser_installed_is_served(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, as_role: AsRole, queue: str
 ) -> None:
     conn.execute("create schema pgq_node")
     conn.execute("grant usage on schema pgq_node to public")
@@ -142,8 +130,7 @@ def test_a_part_of_the_family_that_a_superuser_installed_is_served(
     conn.execute("grant select on pgq_node.node_info to pgq_admin")
     conn.execute("insert into pgq_node.node_info values ('a', 'root'), ('b', 'branch')")
     conn.execute(WATERMARK)
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     for session in (conn, admin):
         assert ("pgq_node.maint_watermark", "a") in listed(session)
         assert ("pgq_node.maint_watermark", "b") not in listed(session)
@@ -212,7 +199,7 @@ def test_all_that_a_functions_name_may_mean_counts(
 
 
 def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(
-    conn: Connection, connect: Connect, attacker: Connection, queue: str
+    conn: Connection, as_role: AsRole, attacker: Connection, queue: str
 ) -> None:
     """An application's role that runs the ticker itself, by a role which it is a member of."""
     conn.execute("grant pgq_admin to test_attacker")
@@ -220,8 +207,7 @@ def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(
     attacker.execute("grant usage on schema mine to public")
     attacker.execute("create function mine.job(text) returns int language sql as 'select 1'")
     name_extra(conn, queue, "mine.job")
-    admin = connect()
-    admin.execute("set role pgq_admin")
+    admin = as_role("pgq_admin")
     assert ("mine.job", queue) in listed(admin)
     conn.execute("revoke pgq_admin from test_attacker")
     assert ("mine.job", queue) not in listed(admin)
@@ -296,11 +282,8 @@ def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
 ) -> None:
     attacker.execute("create schema mine")
     attacker.execute("create function mine.job(text) returns int " + EVIL.format(1))
-    conn.execute(
-        sql.SQL("alter database {} set search_path = mine, public").format(
-            sql.Identifier(conn.info.dbname)
-        )
-    )
+    database = conn.info.dbname
+    conn.execute(f"alter database {database} set search_path = mine, public".encode())
     name_extra(conn, queue, "job")
     daemon = start_ticker(dsn, maintenance_period=0.05)
     line = daemon.hear("maintenance failed", operation="job")

@@ -12,7 +12,14 @@ import pytest
 from pgqpy.embedded import Server
 from pgqpy.schema import node_sql
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+from tests.fixtures.fix_db import (
+    AsRole,
+    Connect,
+    Connection,
+    MakeRole,
+    create_database,
+    drop_database,
+)
 
 COLUMNS = "ev_id, ev_time, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 
@@ -467,73 +474,68 @@ def test_a_node_copies_neither_from_itself_nor_from_an_unknown_one(branch: Conne
 
 
 def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
-    root: Connection, connect: Connect
+    root: Connection, make_role: MakeRole, as_role: AsRole
 ) -> None:
     root.execute("select pgq.restrict_queue('q')")
-    root.execute("reset role; create role test_noder in role pgq_reader, pgq_writer")
-    try:
-        other = connect()
-        other.execute("set role test_noder")
-        calls = (
-            "register_subscriber('q', 'nope', 'w', null)",
-            "register_subscriber('q', 'c', 'c_worker', null)",
-            "unregister_subscriber('q', 'b')",
-            "set_subscriber_watermark('q', 'b', 2)",
-            "register_consumer('q', 'c', 'a', 1)",
-            "set_consumer_completed('q', 'c', 9)",
-            "set_consumer_paused('q', 'c', true)",
-        )
-        ops.tick(root, "q")
-        for call in calls:
-            with ops.refused("42501"):
-                other.execute(f"select pgq_node.{call}".encode())
-        assert code(other, "get_node_info") == 100
-        # An error may quote an event.
-        root.execute("update pgq_node.local_state set cur_error = 'bad payload: x'")
-        shown = "select array_agg(cur_error) from pgq_node.get_consumer_info('q')"
-        of_one = "select cur_error from pgq_node.get_consumer_state('q', 'a_worker')"
-        assert ops.value(other, shown) == [None]
-        assert ops.value(other, of_one) is None
+    root.execute("reset role")
+    role = make_role("noder", "pgq_reader", "pgq_writer")
+    other = as_role(role)
+    calls = (
+        "register_subscriber('q', 'nope', 'w', null)",
+        "register_subscriber('q', 'c', 'c_worker', null)",
+        "unregister_subscriber('q', 'b')",
+        "set_subscriber_watermark('q', 'b', 2)",
+        "register_consumer('q', 'c', 'a', 1)",
+        "set_consumer_completed('q', 'c', 9)",
+        "set_consumer_paused('q', 'c', true)",
+    )
+    ops.tick(root, "q")
+    for call in calls:
         with ops.refused("42501"):
-            other.execute("select cur_error from pgq_node.local_state")
-        assert ops.value(other, "select paused from pgq_node.local_state") is False
-        root.execute("select pgq.grant_queue('q', '{consume}', 'test_noder')")
-        assert ops.value(other, shown) == ["bad payload: x"]
-        assert ops.value(other, of_one) == "bad payload: x"
-        with other.transaction():
-            other.execute(f"select pgq_node.{calls[0]}".encode())
-            # What was refused locks nothing.
-            root.execute("select from pgq_node.node_info for update nowait")
-        for call in calls:
             other.execute(f"select pgq_node.{call}".encode())
-        for call in (
-            "get_rest_events('q', 1)",
-            "fence_root('q', 'b', 9, 1)",
-            "drop_node('q', 'a')",
-        ):
-            with ops.refused("42501"):
-                other.execute(f"select pgq_node.{call}".encode())
-    finally:
-        root.execute("drop owned by test_noder; drop role test_noder")
+    assert code(other, "get_node_info") == 100
+    # An error may quote an event.
+    root.execute("update pgq_node.local_state set cur_error = 'bad payload: x'")
+    shown = "select array_agg(cur_error) from pgq_node.get_consumer_info('q')"
+    of_one = "select cur_error from pgq_node.get_consumer_state('q', 'a_worker')"
+    assert ops.value(other, shown) == [None]
+    assert ops.value(other, of_one) is None
+    with ops.refused("42501"):
+        other.execute("select cur_error from pgq_node.local_state")
+    assert ops.value(other, "select paused from pgq_node.local_state") is False
+    root.execute("select pgq.grant_queue('q', '{consume}', 'test_noder')")
+    assert ops.value(other, shown) == ["bad payload: x"]
+    assert ops.value(other, of_one) == "bad payload: x"
+    with other.transaction():
+        other.execute(f"select pgq_node.{calls[0]}".encode())
+        # What was refused locks nothing.
+        root.execute("select from pgq_node.node_info for update nowait")
+    for call in calls:
+        other.execute(f"select pgq_node.{call}".encode())
+    for call in (
+        "get_rest_events('q', 1)",
+        "fence_root('q', 'b', 9, 1)",
+        "drop_node('q', 'a')",
+    ):
+        with ops.refused("42501"):
+            other.execute(f"select pgq_node.{call}".encode())
 
 
-def test_a_worker_is_moved_by_administrators_only(root: Connection, connect: Connect) -> None:
+def test_a_worker_is_moved_by_administrators_only(
+    root: Connection, make_role: MakeRole, as_role: AsRole
+) -> None:
     """What it skips, no consumer of the node gets."""
-    root.execute("reset role; create role test_writer in role pgq_reader, pgq_writer")
-    try:
-        other = connect()
-        other.execute("set role test_writer")
-        for call in (
-            "register_consumer('q', 'a_worker', 'b', 9)",
-            "unregister_consumer('q', 'a_worker')",
-            "change_consumer_provider('q', 'a_worker', 'b')",
-            "set_consumer_completed('q', 'a_worker', 9)",
-            "set_consumer_paused('q', 'a_worker', true)",
-            "set_consumer_uptodate('q', 'a_worker', true)",
-            "set_consumer_error('q', 'a_worker', 'x')",
-        ):
-            with ops.refused("42501"):
-                other.execute(f"select pgq_node.{call}".encode())
-        assert code(other, "register_consumer", "c", "b", 9) == 200
-    finally:
-        root.execute("drop owned by test_writer; drop role test_writer")
+    root.execute("reset role")
+    other = as_role(make_role("writer", "pgq_reader", "pgq_writer"))
+    for call in (
+        "register_consumer('q', 'a_worker', 'b', 9)",
+        "unregister_consumer('q', 'a_worker')",
+        "change_consumer_provider('q', 'a_worker', 'b')",
+        "set_consumer_completed('q', 'a_worker', 9)",
+        "set_consumer_paused('q', 'a_worker', true)",
+        "set_consumer_uptodate('q', 'a_worker', true)",
+        "set_consumer_error('q', 'a_worker', 'x')",
+    ):
+        with ops.refused("42501"):
+            other.execute(f"select pgq_node.{call}".encode())
+    assert code(other, "register_consumer", "c", "b", 9) == 200

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from pgqpy import NewEvent, Producer, connect, errors
-from pgqpy.embedded import Server
+from pgqpy import NewEvent, Producer, errors
 from pgqpy.producer import EventFields
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection, MakeRole
 
 pytestmark = pytest.mark.any_pg
 
@@ -110,24 +109,21 @@ def write_in_every_way(producer: Producer, conn: Connection) -> None:
 
 
 def test_a_role_with_a_grant_on_the_queue_alone_produces(
-    conn: Connection, connect: Connect, queue: str
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
-    conn.execute("create role test_producing; select pgq.create_queue('another')")
-    try:
-        conn.execute("select pgq.grant_queue(%s, '{insert}', 'test_producing')", [queue])
-        caller = connect()
-        caller.execute("set role test_producing")
-        for restricted in (False, True):
-            conn.execute("select pgq.restrict_queue(%s, %s)", [queue, restricted])
-            write_in_every_way(Producer(queue), caller)
-        assert [row[0] for row in stored(conn)] == ["one", "many", "some"] * 2
-        for name, error in (("another", errors.PermissionDenied), ("no", errors.QueueNotFound)):
-            with pytest.raises(error):
-                Producer(name).insert_event(caller, "t")
-            with pytest.raises(error):
-                Producer(name).insert_events(caller, [("t",)])
-    finally:
-        conn.execute("drop owned by test_producing; drop role test_producing")
+    role = make_role("producing")
+    conn.execute("select pgq.create_queue('another')")
+    conn.execute("select pgq.grant_queue(%s, '{insert}', %s)", [queue, role])
+    caller = as_role(role)
+    for restricted in (False, True):
+        conn.execute("select pgq.restrict_queue(%s, %s)", [queue, restricted])
+        write_in_every_way(Producer(queue), caller)
+    assert [row[0] for row in stored(conn)] == ["one", "many", "some"] * 2
+    for name, error in (("another", errors.PermissionDenied), ("no", errors.QueueNotFound)):
+        with pytest.raises(error):
+            Producer(name).insert_event(caller, "t")
+        with pytest.raises(error):
+            Producer(name).insert_events(caller, [("t",)])
 
 
 def test_events_exist_only_if_the_callers_transaction_commits(
@@ -244,17 +240,14 @@ def test_a_queue_that_does_not_exist_is_an_error_by_all_ways(conn: Connection, n
 
 
 def test_the_role_pgq_writer_suffices_and_without_it_the_error_names_it(
-    server: Server, conn: Connection, queue: str
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
 ) -> None:
-    conn.execute("create role test_app login")
-    try:
-        with connect(server.dsn_of(conn.info.dbname, user="test_app"), autocommit=True) as app:
-            with pytest.raises(errors.PermissionDenied, match="pgq_writer"):
-                Producer(queue).insert_event(app, "type")
-            conn.execute("grant pgq_writer to test_app")
-            write_in_every_way(Producer(queue), app)
-    finally:
-        conn.execute("drop owned by test_app; drop role test_app")
+    role = make_role("app")
+    app = as_role(role)
+    with pytest.raises(errors.PermissionDenied, match="pgq_writer"):
+        Producer(queue).insert_event(app, "type")
+    conn.execute(f"grant pgq_writer to {role}".encode())
+    write_in_every_way(Producer(queue), app)
     assert [row[0] for row in stored(conn)] == ["one", "many", "some"]
 
 

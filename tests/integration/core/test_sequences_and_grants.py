@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import LiteralString
 
 import pytest
 from psycopg import errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connection
 
 
 @pytest.fixture
-def admin(conn: Connection, connect: Connect) -> Iterator[Connection]:
+def admin(conn: Connection, as_role: AsRole) -> Connection:
     """pgq_admin, with a schema of its own."""
     conn.execute("create schema mine authorization pgq_admin")
-    session = connect()
-    session.execute("set role pgq_admin")
-    yield session
-    session.close()
+    return as_role("pgq_admin")
 
 
 def test_admins_cannot_move_our_sequences(conn: Connection, admin: Connection, queue: str) -> None:

@@ -14,14 +14,6 @@ from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 SNAPSHOT_LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 
 
-@pytest.fixture
-def rotating(conn: Connection, queue: str) -> str:
-    """A queue with a consumer "c" that rotates whenever asked."""
-    ops.rotate_whenever_asked(conn, queue)
-    ops.register(conn, queue, "c")
-    return queue
-
-
 @pytest.mark.parametrize(
     ("level", "rotations"),
     [

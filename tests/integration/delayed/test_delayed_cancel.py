@@ -6,7 +6,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_ticker import eventually
 from tests.integration.delayed.test_delayed_events import MOVE, insert_at, move, waiting
 
@@ -169,11 +169,10 @@ def test_one_of_two_sessions_cancels_it(conn: Connection, connect: Connect, queu
     assert not cancel(old, queue, event)
 
 
-def test_only_producers_may_cancel(conn: Connection, connect: Connect, queue: str) -> None:
+def test_only_producers_may_cancel(conn: Connection, as_role: AsRole, queue: str) -> None:
     event = insert_at(conn, queue, "event", "1 hour")
     for role, allowed in (("pgq_reader", False), ("pgq_writer", True)):
-        client = connect()
-        client.execute(f"set role {role}".encode())
+        client = as_role(role)
         if allowed:
             assert cancel(client, queue, event)
         else:

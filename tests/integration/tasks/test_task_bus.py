@@ -61,6 +61,7 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None
     # None waits yet.
     failed = push(conn), push(conn)
     assert hear(conn, ear) == 0
+    conn.execute("select pgq_task.create_queue('others'), pgq_task.push('others', '1')")
     conn.execute("update pgq_task.queue set queue_error_queue = %s", [QUEUE])
     task_ops.claim(conn, QUEUE, number=2)
     for call in (
@@ -68,6 +69,8 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection) -> None
         "push('mails', '1', delay => '1 hour')",
         "push('mails', '1', unique_key => 'k')",
         "push_many('mails', array['1', '2']::jsonb[])",
+        """modify('w', '[{"queue": "mails"}]')""",
+        """change_tasks('others', '{}', '{"queue": "mails"}')""",
         "resume_queue('mails')",
         f"fail('w', {failed[0]}, 2, 'no')",
         f"fail('w', {failed[1]}, 2, 'no', final => true)",
@@ -236,6 +239,7 @@ def wait_until_asleep(worker: Waiting) -> None:
     )
 
 
+@pytest.mark.any_pg
 def test_a_waiting_worker_gets_what_is_pushed(conn: Connection, waiting: Waiting) -> None:
     for number in range(4):
         Tasks(conn).push(QUEUE, number)
@@ -243,6 +247,7 @@ def test_a_waiting_worker_gets_what_is_pushed(conn: Connection, waiting: Waiting
         sleep(0.1 * number)  # asleep more or less deeply
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("listening", [3600.0], indirect=True)
 def test_signals_now_and_then_are_answered_at_once(conn: Connection, listening: Waiting) -> None:
     for number in range(3):
@@ -251,6 +256,7 @@ def test_signals_now_and_then_are_answered_at_once(conn: Connection, listening: 
         assert listening.got.get(timeout=PATIENCE) == number
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("listening", [1.0], indirect=True)
 def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     conn: Connection, listening: Waiting, monkeypatch: pytest.MonkeyPatch
@@ -288,6 +294,7 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     assert counts["_turn"] < 20 * counts["answered"] + 100
 
 
+@pytest.mark.any_pg
 def test_a_task_wakes_its_worker_when_it_is_due(conn: Connection, waiting: Waiting) -> None:
     tasks = Tasks(conn)
     began = monotonic()

@@ -61,6 +61,7 @@ def is_buried(conn: Connection, task: int) -> bool:
     return bool(ops.task_of(conn, task)["queue"] == "work.failed")
 
 
+@pytest.mark.any_pg
 def test_progress_is_seen_while_a_job_runs(
     app: TaskApp, conn: Connection, started: Callable[[], None]
 ) -> None:
@@ -91,6 +92,7 @@ def test_progress_is_seen_while_a_job_runs(
     assert tasks.progress() == []
 
 
+@pytest.mark.any_pg
 def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, dsn: str) -> None:
     end = threading.Event()
     said: list[tuple[Any, ...]] = [(1, None, 7), (2.5, 10, "a\0b"), (Decimal(3), None, "\ud800")]
@@ -122,6 +124,7 @@ def test_the_last_report_of_progress_counts(app: TaskApp, conn: Connection) -> N
     assert [(each.done, each.note) for each in Tasks(conn).progress(ids=[two])] == [(3, None)]
 
 
+@pytest.mark.any_pg
 def test_a_job_that_looks_hears_that_it_is_cancelled(
     app: TaskApp, conn: Connection, started: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_job_that_looks_hears_that_it_is_cancelled(
     assert len(told) == 1
 
 
+@pytest.mark.any_pg
 def test_a_job_of_asyncio_is_interrupted(
     app: TaskApp, conn: Connection, started: Callable[[], None]
 ) -> None:
@@ -181,6 +185,7 @@ def test_a_job_of_asyncio_is_interrupted(
     assert ended == ["cleaned up", "done"]
 
 
+@pytest.mark.any_pg
 def test_the_worker_that_takes_over_a_task_learns_of_its_cancelling(
     app: TaskApp, conn: Connection, started: Callable[[], None]
 ) -> None:
@@ -234,6 +239,7 @@ def test_cancellations_of_tasks_that_ended_are_forgotten(app: TaskApp, conn: Con
         tasks.cancel(free)
 
 
+@pytest.mark.any_pg
 def test_a_cancelled_task_is_done_if_sent_back(app: TaskApp, conn: Connection, dsn: str) -> None:
     tasks = Tasks(conn)
     done: list[bool] = []
@@ -307,6 +313,7 @@ def test_a_cancellation_ends_with_its_attempts(app: TaskApp, conn: Connection, e
     assert told() == ["third"]
 
 
+@pytest.mark.any_pg
 def test_progress_that_makes_no_sense_is_refused(app: TaskApp, conn: Connection, dsn: str) -> None:
     wrong: list[Any] = [(-1, None), (1, -5), (float("nan"), None), (10**400, None), ("x", None)]
     seen: list[object] = []
@@ -368,6 +375,7 @@ def test_a_cancelled_task_is_not_tried_again(app: TaskApp, conn: Connection, end
         conn.execute("delete from pgq_task.task")
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("kind", ["fails", "asks for Retry", "raises Retry"])
 def test_a_job_that_is_cancelled_and_does_not_look_runs_no_second_time(
     app: TaskApp,
@@ -399,6 +407,7 @@ def test_a_job_that_is_cancelled_and_does_not_look_runs_no_second_time(
         assert "work.failed (cancelled: too expensive) after attempt 1: ValueError" in caplog.text
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "app"])
 def test_a_claimed_task_that_was_cancelled_does_not_start(

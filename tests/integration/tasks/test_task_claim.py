@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.task_ops import ids, push_many, sweep
@@ -35,8 +36,9 @@ def claim(
     lease: str | None = None,
     random_choice: bool = True,
 ) -> list[tuple[int, int]]:
-    statement = "select id, version from pgq_task.claim(array[%s], %s, %s, %s, %s)"
-    return conn.execute(statement, [QUEUE, claimant, lease, number, random_choice]).fetchall()
+    return task_ops.claim(
+        conn, QUEUE, claimant=claimant, lease=lease, number=number, random=random_choice
+    )
 
 
 def test_many_workers_at_once_claim_each_task_once(tasks: Connection, connect: Connect) -> None:
@@ -100,15 +102,6 @@ def test_higher_priorities_come_first_and_queues_take_turns(tasks: Connection) -
     assert [priority for _, priority in found] == [5] * 60 + [0] * 60 + [-1] * 60
     # By chance they would not once in 500 million times.
     assert {queue for queue, _ in found[:30]} == {"a", "b"}
-
-
-def test_an_uncommitted_claim_is_a_claim(tasks: Connection, connect: Connect) -> None:
-    push_many(tasks, QUEUE, 3)
-    other = connect(autocommit=False)
-    [(mine, _)] = claim(other)
-    assert mine not in ids(claim(tasks, 10))
-    other.rollback()
-    assert ids(claim(tasks, 10)) == [mine]
 
 
 def test_a_claim_in_repeatable_read_spoils_nothing(tasks: Connection, connect: Connect) -> None:

@@ -16,16 +16,9 @@ from pgqpy import errors
 from pgqpy.tasks import AsyncTasks, Tasks, TaskWorker, _client
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import running, wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect
 
 pytestmark = pytest.mark.any_pg
-
-
-@pytest.fixture
-def tasks(conn: Connection) -> Tasks:
-    made = Tasks(conn, "me")
-    made.create_queue("work")
-    return made
 
 
 def test_what_was_pushed_is_claimed_with_all_that_belongs_to_it(tasks: Tasks) -> None:
@@ -76,21 +69,6 @@ def test_a_renewed_task_has_a_new_version_and_only_that_counts(tasks: Tasks) -> 
     tasks.finish(renewed)
 
 
-def test_a_failed_task_comes_again_with_its_error_until_it_is_final(tasks: Tasks) -> None:
-    pushed = tasks.push("work")
-    (task,) = tasks.try_claim("work")
-    assert not tasks.fail(task, "no luck")
-    (task,) = tasks.try_claim("work")
-    assert (task.attempts, task.error) == (2, "no luck")
-    assert tasks.fail(task, "hopeless", final=True)
-    (failed,) = tasks.list("work.failed")
-    assert failed.headers is not None
-    assert (failed.headers["reason"], failed.headers["origin"]) == ("hopeless", "work")
-    assert tasks.requeue("work.failed") == 1
-    (task,) = tasks.try_claim("work")
-    assert (task.id, task.attempts, task.headers) == (pushed, 1, None)
-
-
 def test_a_released_task_was_not_attempted(tasks: Tasks, connect: Connect) -> None:
     ids = tasks.push_many("work", range(40))
     claimed = tasks.try_claim("work", max_tasks=30, random=False)
@@ -109,7 +87,7 @@ def test_a_released_task_was_not_attempted(tasks: Tasks, connect: Connect) -> No
 
 def test_all_is_in_the_callers_transaction(tasks: Tasks, connect: Connect) -> None:
     caller = connect(autocommit=False)
-    theirs = Tasks(caller, "me")
+    theirs = Tasks(caller, tasks.claimant)
     theirs.push("work", "lost")
     caller.rollback()
     tasks.push("work", "kept")
@@ -121,19 +99,6 @@ def test_all_is_in_the_callers_transaction(tasks: Tasks, connect: Connect) -> No
     theirs.finish(task)
     caller.rollback()
     tasks.finish(task)
-
-
-def test_a_paused_queue_gives_no_tasks(tasks: Tasks) -> None:
-    tasks.push("work")
-    tasks.pause("work")
-    assert tasks.try_claim("work") == []
-    tasks.resume("work")
-    assert len(tasks.try_claim("work")) == 1
-    with pytest.raises(errors.TaskQueueNotEmpty):
-        tasks.drop_queue("work")
-    tasks.drop_queue("work", force=True)
-    with pytest.raises(errors.TaskQueueNotFound):
-        tasks.push("work")
 
 
 @pytest.mark.parametrize("method", ["claim", "pop"])
@@ -258,7 +223,7 @@ def test_a_task_locked_by_its_transaction_is_not_lost(tasks: Tasks, connect: Con
     tasks.push_many("work", ["a", "b"])
     first, second = tasks.try_claim("work", max_tasks=2, random=False)
     finishing = connect(autocommit=False)
-    Tasks(finishing, "me").finish(first)
+    Tasks(finishing, tasks.claimant).finish(first)
     # It does not wait, either.
     tasks.conn.execute("set lock_timeout = '20s'")
     renewed = {task.id: task.version for task in tasks.renew([first, second])}
@@ -335,35 +300,15 @@ def test_lists_are_of_queues_that_match_and_without_payloads_if_wanted(tasks: Ta
     assert [*tasks.list("b*"), *tasks.queues("b*")] == []
 
 
-def test_modify_changes_tasks_all_or_nothing(tasks: Tasks) -> None:
-    first, second = tasks.push_many("work", ["a", "b"])
-    changes = [{"id": first, "version": 1, "payload": "A", "delay": 3600}]
-    with pytest.raises(errors.TaskConflict) as caught:
-        tasks.modify(
-            changes=changes, deletes=[{"id": second, "version": 7}], inserts=[{"queue": "work"}]
-        )
-    assert [(each["id"], each["reason"]) for each in caught.value.conflicts] == [
-        (second, "missing")
-    ]
-    done = tasks.modify(
-        changes=changes,
-        deletes=[{"id": second, "version": 1}],
-        inserts=[{"queue": "work", "payload": "c", "at": datetime.now(UTC)}],
-    )
-    assert {(each.kind, each.number) for each in done} == {
-        ("insert", 1),
-        ("change", 1),
-        ("delete", 1),
-    }
-    assert {task.payload for task in tasks.list("work")} == {"A", "c"}
-
-
 def test_deletes_and_depends_may_be_the_tasks_themselves(tasks: Tasks) -> None:
     tasks.push_many("work", ["a", "b", "c"])
     claimed, *_ = tasks.try_claim("work", random=False)
     _, listed, other = sorted(tasks.list("work"), key=lambda task: task.id)
     done = tasks.modify(deletes=[claimed, listed], depends=[other])
-    assert [each.id for each in done] == [claimed.id, listed.id]
+    assert [(each.kind, each.number, each.id, each.version) for each in done] == [
+        ("delete", 1, claimed.id, None),
+        ("delete", 2, listed.id, None),
+    ]
     with pytest.raises(errors.TaskConflict):
         tasks.modify(inserts=[{"queue": "work"}], depends=[claimed])
     assert [task.payload for task in tasks.list("work")] == ["c"]
@@ -415,18 +360,3 @@ def test_a_payload_is_as_strictly_json_for_modify_as_for_push(tasks: Tasks) -> N
     tasks.modify(changes=[change | {"stop": True}])
     found = [one.status for one in tasks.list("work")]
     assert found == ["scheduled", "scheduled", "stopped"]
-
-
-def test_a_task_is_stopped_started_and_changed_by_force(tasks: Tasks) -> None:
-    pushed = tasks.push("work", "x")
-    version = tasks.stop(pushed, 1)
-    assert tasks.try_claim("work") == []
-    with pytest.raises(errors.TaskConflict):
-        tasks.start(pushed, 1)
-    tasks.start(pushed, version)
-    (task,) = tasks.try_claim("work")
-    other = Tasks(tasks.conn, "other")
-    with pytest.raises(errors.TaskConflict):
-        other.modify(deletes=[{"id": task.id, "version": 1}])
-    (gone,) = other.modify(deletes=[{"id": task.id, "version": 1}], force=True)
-    assert (gone.kind, gone.version) == ("delete", None)

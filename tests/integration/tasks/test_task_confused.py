@@ -6,7 +6,6 @@ ANALYZE or REINDEX, or autovacuum, computes it, as the owner but in a superuser'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import LiteralString
 
 import pytest
@@ -15,10 +14,10 @@ from psycopg import errors
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connection, MakeRole
 
 Q = "closed"
-THIEF = "task_test_thief"
+THIEF = "test_thief"
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +28,14 @@ def secret(conn: Connection) -> int:
 
 
 @pytest.fixture
-def thief(conn: Connection, connect: Connect) -> Iterator[Connection]:
+def thief(conn: Connection, make_role: MakeRole, as_role: AsRole) -> Connection:
     """A role that may call all functions, was granted nothing, and has a schema with a table."""
-    conn.execute(f"create role {THIEF} in role pgq_reader, pgq_writer".encode())
+    make_role("thief", "pgq_reader", "pgq_writer")
     conn.execute(f"create schema thief authorization {THIEF}".encode())
-    session = connect()
-    session.execute(f"set session authorization {THIEF}".encode())
+    session = as_role(THIEF)
     session.execute("create table thief.bait (n int); insert into thief.bait values (1)")
     session.execute("create table thief.loot (what text)")
-    yield session
-    session.close()
-    conn.execute(f"drop owned by {THIEF} cascade; drop role {THIEF}".encode())
+    return session
 
 
 READ: tuple[LiteralString, ...] = (

@@ -33,13 +33,6 @@ KINDS = ["psycopg", "asyncpg"]
 
 
 @pytest.fixture
-def tasks(conn: Connection) -> Tasks:
-    made = Tasks(conn)
-    made.create_queue("work")
-    return made
-
-
-@pytest.fixture
 def app() -> TaskApp:
     return TaskApp("work")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pgqpy import errors
 from pgqpy.tasks import Task, Tasks
-from tests.fixtures.fix_db import Connection
 
 LEFT = """
 select t.id, t.version, t.queue_id, t.priority, t.claimant, t.attempts, t.pos is null as held,
@@ -19,22 +17,6 @@ select t.id, t.version, t.queue_id, t.priority, t.claimant, t.attempts, t.pos is
 """
 KEPT = "select id, outcome, result from pgq_task.finished order by id"
 COUNTS = "select finished, claimed from pgq_task.get_statistics('work')"
-
-
-@pytest.fixture
-def tasks(conn: Connection) -> Tasks:
-    made = Tasks(conn, "me")
-    made.create_queue("work")
-    return made
-
-
-@pytest.fixture
-def role(conn: Connection) -> Iterator[str]:
-    """May do all that is not restricted."""
-    conn.execute("create role finish_and_claim_test in role pgq_reader, pgq_writer")
-    yield "finish_and_claim_test"
-    conn.execute("reset role")
-    conn.execute("drop role finish_and_claim_test")
 
 
 def usual(tasks: Tasks) -> None:
@@ -163,45 +145,3 @@ def test_the_next_one_may_be_of_another_queue(tasks: Tasks) -> None:
     assert claimed.id == other
     assert counts(tasks) == (1, 1)
     assert tasks.finish_and_claim(claimed, "work") is None
-
-
-def test_a_worker_that_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
-    tasks.push_many("work", [1, 2])
-    (task,) = tasks.try_claim("work")
-    tasks.release([task])
-    with pytest.raises(errors.TaskConflict):
-        tasks.finish_and_claim(task)
-    assert {each.status for each in tasks.list("work")} == {"available"}
-
-
-@pytest.mark.parametrize("restricted", ["work", "other"])
-def test_it_does_not_bypass_restrictions(tasks: Tasks, role: str, restricted: str) -> None:
-    tasks.create_queue("other")
-    tasks.push("other")
-    tasks.push("work")
-    (task,) = tasks.try_claim("work")
-    tasks.conn.execute("select pgq_task.restrict_queue(%s)", [restricted])
-    before = state(tasks)
-    tasks.conn.execute(f"set role {role}".encode())
-    with pytest.raises(errors.PermissionDenied):
-        tasks.finish_and_claim(task, "other", random=False)
-    tasks.conn.execute("reset role")
-    assert state(tasks) == before
-
-
-def test_what_makes_no_sense_finishes_nothing(tasks: Tasks) -> None:
-    usual(tasks)
-    (task,) = tasks.try_claim("work", lease=0.001)
-    before = state(tasks)
-    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"queue": "nowhere"}, errors.TaskQueueNotFound),
-        ({"lease": 0}, errors.InvalidTask),
-        ({"lease": -1}, errors.InvalidTask),
-    ]
-    for arguments, error in wrong:
-        with pytest.raises(error):
-            tasks.finish_and_claim(task, **arguments)
-    tasks.claimant = ""
-    with pytest.raises(errors.InvalidTask):
-        tasks.finish_and_claim(task)
-    assert state(tasks) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, LiteralString
 
 import pytest
@@ -13,7 +12,7 @@ from pgqpy.errors import InvalidTask, PermissionDenied, RetryTransaction
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 
 pytestmark = pytest.mark.any_pg
 
@@ -146,22 +145,20 @@ def test_steps_are_shown_to_those_that_may_read_their_queues(tasks: Tasks) -> No
 
 
 def test_results_of_a_restricted_queue_are_for_steps_of_its_readers(
-    tasks: Tasks, connect: Connect
+    tasks: Tasks, make_role: MakeRole, as_role: AsRole
 ) -> None:
     tasks.conn.execute("select pgq_task.restrict_queue('other')")
-    tasks.conn.execute("create role flow_test_pusher in role pgq_writer")
-    grant = "select pgq_task.grant_queue('other', %s, 'flow_test_pusher')"
-    tasks.conn.execute(grant, [["insert"]])
-    pusher = Tasks(ops.as_role(connect(), "flow_test_pusher"))
+    role = make_role("pusher", "pgq_writer")
+    grant: LiteralString = "select pgq_task.grant_queue('other', %s, %s)"
+    tasks.conn.execute(grant, [["insert"], role])
+    pusher = Tasks(as_role(role))
     first, shown = {"queue": "other"}, {"queue": "work", "after": [1]}
     pusher.push_flow([first, {"queue": "other", "after": [1]}])
     pusher.push_flow([{"queue": "work"}, {"queue": "other", "after": [1]}])
     with pytest.raises(PermissionDenied, match="may not read"):
         pusher.push_flow([first, shown])
-    tasks.conn.execute(grant, [["read"]])
+    tasks.conn.execute(grant, [["read"], role])
     pusher.push_flow([first, shown])
-    pusher.conn.close()
-    tasks.conn.execute("drop role flow_test_pusher")
 
 
 def test_the_end_of_a_step_does_not_look_at_all_pairs_of_steps(tasks: Tasks) -> None:
@@ -199,18 +196,16 @@ def test_a_step_that_waits_is_not_started(tasks: Tasks) -> None:
 
 
 def test_of_two_sessions_that_end_the_last_steps_the_second_starts_the_next(
-    tasks: Tasks, connect: Connect
+    tasks: Tasks, connect: Connect, calls: Calls
 ) -> None:
     """Neither could be the last one in its own snapshot."""
     *_, last = push(tasks, [], [], [1, 2])
     one, two = tasks.try_claim("work", max_tasks=2)
     first, second = connect(autocommit=False), connect()
     Tasks(first, "w").finish(one)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(Tasks(second, "w").finish_many, [two])
-        ops.wait_until_blocked(tasks.conn, second)
-        first.commit()
-        waiting.result()
+    waiting = calls.blocked(lambda conn: Tasks(conn, "w").finish_many([two]), second)
+    first.commit()
+    waiting.result()
     assert states(tasks, last) == ["finished", "finished", "available"]
 
 

@@ -272,20 +272,15 @@ def test_a_replay_takes_what_the_filter_says_elsewhere_once(conn: Connection) ->
     assert rows.fetchall() == [("second try", 2, QUEUE)]
 
 
-def test_readers_see_and_administrators_replay(conn: Connection, connect: Connect) -> None:
-    reader = as_role(connect(), "pgq_reader")
+def test_readers_see_and_administrators_replay(conn: Connection) -> None:
     push(conn)
     finish(conn)
-    assert len(history(reader)) == 1
-    for statement in ("select pgq_task.replay('orders')", "select * from pgq_task.finished"):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            reader.execute(statement.encode())
-    admin = as_role(connect(), "pgq_admin")
-    assert len(admin.execute("select pgq_task.replay(%s)", [QUEUE]).fetchall()) == 1
-    conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])
-    with pytest.raises(psycopg.errors.InsufficientPrivilege) as info:
-        history(reader)
-    assert info.value.diag.message_hint
+    as_role(conn, "pgq_reader")
+    assert len(history(conn)) == 1
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        conn.execute("select * from pgq_task.finished")
+    as_role(conn, "pgq_admin")
+    assert len(conn.execute("select pgq_task.replay(%s)", [QUEUE]).fetchall()) == 1
 
 
 def test_sweeps_empty_what_is_old(conn: Connection) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import string
-import sys
 import threading
 import time
 from bisect import bisect_left
@@ -22,9 +19,8 @@ from pgqpy.tasks import Tasks, TaskWorker
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.fix_task_worker import running
-from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import finish, ids, sweep_until
 
 QUEUE = "limited"
@@ -372,23 +368,21 @@ def test_what_counts_is_forgotten_when_it_does_not_any_more(tasks: Connection) -
     assert kept[0]["n"] < 80
 
 
-def test_a_claim_of_a_dropped_queue_says_so(tasks: Connection, connect: Connect) -> None:
+def test_a_claim_of_a_dropped_queue_says_so(
+    tasks: Connection, connect: Connect, calls: Calls
+) -> None:
     limit(tasks, max_running=5)
     push(tasks, None, 2)
-    other, third = connect(autocommit=False), connect()
-    other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     # An older snapshot cannot claim.
     with pytest.raises(psycopg.Error, match="READ COMMITTED"):
-        claim(other)
-    other.rollback()
-    other.isolation_level = None
-    other.execute("select pgq_task.drop_queue('limited', true)")
-    with ThreadPoolExecutor(1) as pool:
-        claiming = pool.submit(claim, third)
-        ops.wait_until_blocked(tasks, third)
-        other.commit()
-        with suppress(psycopg.Error):
-            assert claiming.result() == []
+        claim(with_snapshot(connect))
+    dropper = connect(autocommit=False)
+    dropper.execute("select pgq_task.drop_queue('limited', true)")
+    third = connect()
+    claiming = calls.blocked(claim, third)
+    dropper.commit()
+    with suppress(psycopg.Error):
+        assert claiming.result() == []
     with pytest.raises(psycopg.Error, match="task queue 'limited' does not exist"):
         claiming.result() or claim(third)
     left = "select count(*) from pg_class where relname ~ '^limit_\\d'"
@@ -409,53 +403,7 @@ def test_a_clock_that_goes_back_keeps_no_task_waiting(tasks: Connection) -> None
     assert len(claim(tasks)) == 1
 
 
-WORKER = """
-import sys, random, time
-from pgqpy import connect
-from pgqpy.tasks import Tasks
-with connect(sys.argv[1], autocommit=True) as conn:
-    tasks = Tasks(conn)
-    while True:
-        for task in tasks.try_claim("limited", lease=0.5, max_tasks=2):
-            time.sleep(random.random() / 100)
-            tasks.finish(task)
-"""
-
-
-def test_killed_workers_hold_up_nothing_longer_than_leases(tasks: Connection, dsn: str) -> None:
-    limit(tasks, max_running=4, max_running_per_key=1)
-    # On a busy machine leases end more often than by kills.
-    tasks.execute("select pgq_task.set_queue_config('limited', 'max_attempts', '1000')")
-    for key in "abc":
-        push(tasks, key, 20)
-    workers: list[Forked] = []
-    deadline = time.monotonic() + 3 * PATIENCE
-    before = 60
-    chance = random.Random(1)
-    try:
-        while left := len(ops.statuses(tasks)):
-            assert time.monotonic() < deadline
-            workers = [worker for worker in workers if worker.poll() is None]
-            while len(workers) < 3:
-                workers.append(Forked([sys.executable, "-c", WORKER, dsn]))
-            running = ops.rows(
-                tasks,
-                "select headers ->> 'limit_key' as key, count(*) as n from pgq_task.task"
-                " where lease > clock_timestamp() group by 1",
-            )
-            assert all(row["n"] <= 1 for row in running), running
-            time.sleep(0.3)
-            # None before a task was finished since the last one: workers may take long to start.
-            if left < before and chance.random() < 0.3:
-                before = left
-                os.kill(workers[0].pid, signal.SIGKILL)
-                workers[0].wait()
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
+@pytest.mark.any_pg
 def test_a_worker_goes_on_when_what_it_does_itself_makes_room(tasks: Connection, dsn: str) -> None:
     limit(tasks, max_running_per_key=1)
     for key in "ab":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
@@ -242,15 +241,13 @@ def test_claimed_tasks_are_left_alone_by_default(conn: Connection, connect: Conn
     assert "does not have task" in refused(lambda: tasks.finish(conn, (claimed, 2)), TaskConflict)
 
 
-def test_removing_waits_for_claims(conn: Connection, connect: Connect) -> None:
+def test_removing_waits_for_claims(conn: Connection, connect: Connect, calls: Calls) -> None:
     tasks.push(conn, Q)
     worker = connect(autocommit=False)
     tasks.claim(worker, Q)
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(remove, conn, {}, claimed=True)
-        tasks.wait_until_blocked(connect(), conn)
-        worker.commit()
-        assert call.result() == 1
+    removing = calls.blocked(lambda own: remove(own, {}, claimed=True), conn)
+    worker.commit()
+    assert removing.result() == 1
 
 
 def test_all_tasks_of_a_key_can_be_removed_or_moved(conn: Connection) -> None:

@@ -18,7 +18,7 @@ from pgqpy.errors import TaskConflict, translate_errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 from tests.fixtures.task_ops import refused, sweep_until, task_of
 
 Q, R = "map", "reduce"
@@ -137,9 +137,7 @@ def test_ids_can_be_chosen(conn: Connection) -> None:
 def test_an_id_is_reserved_for_one_task_of_one_role(conn: Connection, connect: Connect) -> None:
     """Otherwise a result can be forged, by a task with the id of one that has ended."""
     ended = tasks.push(conn, Q)
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq_task.task")
+    old = with_snapshot(connect)
     tasks.finish(conn, *tasks.claim(conn, Q))
     # It is still there in an old snapshot.
     of_ended: list[tasks.Row] = [{"queue": Q, "id": ended}]
@@ -285,32 +283,31 @@ def test_changes_that_collide_are_refused(conn: Connection) -> None:
     assert tasks.modify(conn, inserts=[{"queue": R, "unique_key": "k"}], deletes=[(there, 1)])
 
 
-def test_an_insert_waits_for_the_task_with_its_key(conn: Connection, connect: Connect) -> None:
+def test_an_insert_waits_for_the_task_with_its_key(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     first = tasks.push(conn, Q, unique_key="k")
+    inserts: list[tasks.Row] = [{"queue": Q, "unique_key": "k"}]
     other = connect(autocommit=False)
     for end, expected in ((other.rollback, "skip"), (other.commit, "insert")):
         other.execute("delete from pgq_task.task where id = %s", [first])
-        with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(
-                tasks.modify, conn, inserts=[{"queue": Q, "unique_key": "k"}], skip=True
-            )
-            tasks.wait_until_blocked(other, conn)
-            end()
-            assert [row[0] for row in call.result()] == [expected]
+        call = calls.blocked(lambda own: tasks.modify(own, inserts=inserts, skip=True), conn)
+        end()
+        assert [row[0] for row in call.result()] == [expected]
 
 
-def test_an_insert_is_not_skipped_for_an_ended_task(conn: Connection, connect: Connect) -> None:
+def test_an_insert_is_not_skipped_for_an_ended_task(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     first = tasks.push(conn, Q, unique_key="k")
     # The call stops after its inserts, where it wakes the workers.
     other = connect(autocommit=False)
     other.execute("drop sequence pgq_task.waiting_1")
     inserts: list[tasks.Row] = [{"queue": Q, "priority": 9}, {"queue": Q, "unique_key": "k"}]
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(tasks.modify, conn, inserts=inserts, skip=True)
-        tasks.wait_until_blocked(other, conn)
-        connect().execute("delete from pgq_task.task where id = %s", [first])
-        other.rollback()
-        assert [(row[0], row[1]) for row in call.result()] == [("insert", 1), ("insert", 2)]
+    call = calls.blocked(lambda own: tasks.modify(own, inserts=inserts, skip=True), conn)
+    connect().execute("delete from pgq_task.task where id = %s", [first])
+    other.rollback()
+    assert [(row[0], row[1]) for row in call.result()] == [("insert", 1), ("insert", 2)]
 
 
 def test_a_change_ends_the_claim_unless_it_is_to_be_kept(conn: Connection) -> None:
@@ -428,40 +425,25 @@ def hold_back(conn: Connection) -> None:
     assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
 
 
-def test_workers_hear_of_inserts_and_moves(conn: Connection, connect: Connect) -> None:
-    task = tasks.push(conn, Q)
-    listener = connect()
-    listener.execute("listen pgq_task")
-    for modification in ({"inserts": [{"queue": R}]}, {"changes": [change(task, queue=R)]}):
-        listener.execute("select pgq_task.set_waiting(array[%s])", [R])
-        tasks.modify(conn, **modification)
-        assert [n.payload for n in listener.notifies(timeout=60, stop_after=1)] == [R]
-
-
 @pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
 def test_of_two_that_modify_a_task_at_once_one_does(
-    conn: Connection, connect: Connect, level: IsolationLevel
+    conn: Connection, connect: Connect, calls: Calls, level: IsolationLevel
 ) -> None:
     task = tasks.push(conn, Q)
-    first, second = connect(autocommit=False), connect(autocommit=False)
-    second.isolation_level = level
-    second.execute("select")
+    first, second = connect(autocommit=False), with_snapshot(connect, level)
+    inserts: list[tasks.Row] = [{"queue": R, "payload": "second"}]
     tasks.modify(first, deletes=[(task, 1)], inserts=[{"queue": R, "payload": "first"}])
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(
-            tasks.modify, second, deletes=[(task, 1)], inserts=[{"queue": R, "payload": "second"}]
-        )
-        tasks.wait_until_blocked(conn, second)
-        first.commit()
-        with pytest.raises(psycopg.Error) as caught:
-            call.result()
-        read_committed = level is IsolationLevel.READ_COMMITTED
-        assert caught.value.sqlstate == ("PQ071" if read_committed else "40001")
+    call = calls.blocked(lambda c: tasks.modify(c, deletes=[(task, 1)], inserts=inserts), second)
+    first.commit()
+    with ops.refused("PQ071" if level is IsolationLevel.READ_COMMITTED else "40001"):
+        call.result()
     second.rollback()
     assert conn.execute("select payload from pgq_task.tasks").fetchall() == [("first",)]
 
 
-def test_a_dependency_stays_until_the_commit(conn: Connection, connect: Connect) -> None:
+def test_a_dependency_stays_until_the_commit(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     task = tasks.push(conn, Q)
     # It may be claimed by others.
     tasks.claim(conn, Q, claimant="other", lease="1 microsecond")
@@ -469,13 +451,11 @@ def test_a_dependency_stays_until_the_commit(conn: Connection, connect: Connect)
     for each in (first, second):
         tasks.modify(each, depends=[(task, 2)], inserts=[{"queue": R}])
     assert tasks.claim(third, Q) == []
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(tasks.modify, third, deletes=[(task, 2)])
-        tasks.wait_until_blocked(conn, third)
-        first.commit()
-        tasks.wait_until_blocked(conn, third)
-        second.commit()
-        assert call.result()
+    call = calls.blocked(lambda own: tasks.modify(own, deletes=[(task, 2)]), third)
+    first.commit()
+    tasks.wait_until_blocked(conn, third)
+    second.commit()
+    assert call.result()
 
 
 def test_modifications_do_not_deadlock(conn: Connection, connect: Connect) -> None:

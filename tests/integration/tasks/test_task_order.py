@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from time import sleep
@@ -20,8 +19,8 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import fail, finish, ids, sweep, sweep_until, wait_until_blocked
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
+from tests.fixtures.task_ops import fail, finish, ids, sweep, sweep_until
 
 QUEUE = "orders"
 Task = tuple[int, int]
@@ -39,10 +38,7 @@ def push(conn: Connection, key: str | None, number: int = 1, queue: str = QUEUE)
 def claim(
     conn: Connection, number: int = 1, *, random: bool = False, queue: str = QUEUE
 ) -> list[Task]:
-    return conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'w', null, %s, %s)",
-        [queue, number, random],
-    ).fetchall()
+    return task_ops.claim(conn, queue, number=number, random=random)
 
 
 def make_due(conn: Connection, task: int) -> None:
@@ -109,11 +105,8 @@ def test_followers_of_a_stuck_key_are_out_of_the_way(conn: Connection) -> None:
     sweep(conn, 2)
     assert ops.value(conn, "select count(*) from pgq_task.task where pos is null") == 10_000
     conn.execute("vacuum pgq_task.task")
-    ((plan,),) = conn.execute(
-        "explain (analyze, buffers, format json) select * from pgq_task.claim(array['orders'], 'w')"
-    )
     # 10,000 of them would be hundreds of pages of the table alone, and as many looks at the index.
-    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 2_000
+    assert task_ops.pages_read(conn, "select * from pgq_task.claim('{orders}', 'w')") < 2_000
     assert len(claim(conn, 10)) == len(others) - 1
 
 
@@ -181,18 +174,16 @@ def test_popped_tasks_release_the_next_one(conn: Connection, head: Task) -> None
 
 @gone
 def test_ending_the_head_while_a_sweep_holds_back_its_follower_releases_it(
-    conn: Connection, connect: Connect, head: Task, how: str
+    conn: Connection, connect: Connect, calls: Calls, head: Task, how: str
 ) -> None:
     sweep(conn, 2)
     conn.execute("update pgq_task.task set pos = pgq_task._position_of(created) where pos is null")
     sweeper, worker = connect(autocommit=False), connect()
     for follower in (2, 3):
         assert ops.value(sweeper, "select pgq_task._hold_back(%s)", follower)
-    with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(go, worker, how, head)
-        wait_until_blocked(conn, worker)
-        sweeper.commit()
-        going.result()
+    going = calls.blocked(go, worker, how, head)
+    sweeper.commit()
+    going.result()
     eventually_claimed(conn, 2)
 
 
@@ -215,9 +206,7 @@ def test_ending_the_head_with_an_old_snapshot_releases_a_task_it_cannot_see(
     head = claim(conn)[0]
     age(conn)
     sweep(conn, 2)
-    worker = connect(autocommit=False)
-    worker.isolation_level = level
-    worker.execute("select 1 from pgq_task.task")
+    worker = with_snapshot(connect, level)
     later = push(conn, "a")
     hold_back(conn, first, *later)
     finish(worker, head)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import LiteralString
 
 import pytest
-from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, with_snapshot
 from tests.fixtures.task_ops import sweep
 
 Q = "orders"
@@ -113,9 +112,7 @@ def test_a_task_pushed_while_the_head_ends_is_found(conn: Connection, connect: C
 
 def test_a_task_pushed_with_an_old_snapshot_is_found(conn: Connection, connect: Connect) -> None:
     push(conn)
-    pusher = connect(autocommit=False)
-    pusher.isolation_level = IsolationLevel.REPEATABLE_READ
-    pusher.execute("select 1 from pgq_task.task")
+    pusher = with_snapshot(connect)
     assert take(conn) == [1]
     push(pusher)
     pusher.commit()

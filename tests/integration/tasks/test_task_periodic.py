@@ -22,8 +22,8 @@ from pgqpy.tasks._jobs.periodic import Cron, PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_task_worker import running
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
+from tests.fixtures.fix_task_worker import aside, running
 from tests.fixtures.forked import Forked
 from tests.fixtures.task_ops import as_role
 
@@ -217,6 +217,7 @@ def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
         Tasks(tasks).run_periodic("none")
 
 
+@pytest.mark.any_pg
 def test_a_job_runs_at_an_interval(tasks: Connection, dsn: str) -> None:
     app = TaskApp(QUEUE)
 
@@ -255,6 +256,7 @@ def test_restricted_queues_keep_schedules_to_themselves(
         make(as_role(connect(), "pgq_writer"), queue="other")
 
 
+@pytest.mark.any_pg
 def test_a_job_has_several_schedules_under_names_of_their_own(tasks: Connection, dsn: str) -> None:
     app = TaskApp(QUEUE)
 
@@ -297,6 +299,7 @@ def test_what_makes_no_sense_is_refused(tasks: Connection) -> None:
         app.periodic("* * * * *", missed="never")
 
 
+@pytest.mark.any_pg
 def test_a_worker_tells_the_server_of_its_jobs_and_pushes_them(tasks: Connection, dsn: str) -> None:
     app = TaskApp(QUEUE)
     done: list[int] = []
@@ -319,6 +322,7 @@ def test_a_worker_tells_the_server_of_its_jobs_and_pushes_them(tasks: Connection
         app.periodic("* * * * *", periodic_name="other", numbr=7)(yearly)
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("kind", ["plain", "asyncio", "app", "other app"])
 def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) -> None:
     """Includes jobs made in SQL, which the programs do not know."""
@@ -336,13 +340,10 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
     def other() -> None:
         note(current_job().task)
 
-    async def handle(task: Task) -> None:
-        note(task)
-
     if kind == "plain":
         TaskWorker(dsn, QUEUE, note).run(until_empty=True)
     elif kind == "asyncio":
-        asyncio.run(AsyncTaskWorker(dsn, QUEUE, handle).run(until_empty=True))
+        asyncio.run(AsyncTaskWorker(dsn, QUEUE, aside(note)).run(until_empty=True))
     else:
         app.worker(dsn, periodic=False).run(until_empty=True)
         assert not pushed(tasks)
@@ -353,6 +354,7 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
         assert done == ["report"]
 
 
+@pytest.mark.any_pg
 def test_a_worker_that_waits_pushes_what_is_due(
     tasks: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,22 +371,21 @@ def test_a_worker_that_waits_pushes_what_is_due(
         assert done.wait(PATIENCE)
 
 
+@pytest.mark.any_pg
 def test_a_worker_leaves_to_others_what_it_may_not_push(
-    tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture
+    tasks: Connection, dsn: str, make_role: MakeRole, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(tasks)
     miss(tasks, 1)
     tasks.execute("select pgq_task.restrict_queue('reports')")
     Tasks(tasks).create_queue("other")
-    tasks.execute("create role porter login in role pgq_reader")
-    try:
-        TaskWorker(make_conninfo(dsn, user="porter"), "other", print).run(until_empty=True)
-    finally:
-        tasks.execute("drop role porter")
+    porter = make_conninfo(dsn, user=make_role("porter", "pgq_reader"))
+    TaskWorker(porter, "other", print).run(until_empty=True)
     assert not pushed(tasks)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
+@pytest.mark.any_pg
 def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
     tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +397,7 @@ def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
     assert "pushes no periodic tasks" in caplog.text
 
 
+@pytest.mark.any_pg
 def test_any_number_of_periodic_tasks_leaves_time_for_tasks(
     tasks: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +412,7 @@ def test_any_number_of_periodic_tasks_leaves_time_for_tasks(
     wait_until(lambda: push_due(tasks) == pushing._PAUSE and len(pushed(tasks)) >= 3)
 
 
+@pytest.mark.any_pg
 def test_a_periodic_task_that_cannot_be_pushed_does_not_hold_up_the_others(
     tasks: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

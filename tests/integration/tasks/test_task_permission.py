@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import LiteralString
 
 import psycopg
@@ -13,34 +13,26 @@ from psycopg.types.json import Jsonb
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection, MakeRole
 
 OPEN, CLOSED = "open", "closed"
-ROLE, TEAM, OTHER = "task_test_anna", "task test team", "task_test_bert"
+ROLE, TEAM, OTHER = "test_anna", "test_the team", "test_bert"
 ACTIONS = ("insert", "claim", "change", "delete", "read")
 
 
 @pytest.fixture(autouse=True)
-def roles(conn: Connection) -> Iterator[None]:
+def roles(conn: Connection, make_role: MakeRole) -> None:
     """Anna and Bert may call all functions; Anna is in a team."""
     conn.execute("select pgq_task.create_queue(q) from unnest(%s::text[]) q", [[OPEN, CLOSED]])
     conn.execute("select pgq_task.restrict_queue(%s)", [CLOSED])
-    for role in (ROLE, OTHER):
-        conn.execute(f"create role {role} in role pgq_reader, pgq_writer".encode())
-    conn.execute(f'create role "{TEAM}" role {ROLE}'.encode())
-    yield
-    conn.execute(f'drop role {ROLE}, {OTHER}, "{TEAM}"'.encode())
-
-
-def session_of(connect: Connect, role: str) -> Connection:
-    conn = connect()
-    conn.execute(f"set session authorization {role}".encode())
-    return conn
+    make_role("the team")
+    make_role("anna", "pgq_reader", "pgq_writer", TEAM)
+    make_role("bert", "pgq_reader", "pgq_writer")
 
 
 @pytest.fixture
-def anna(connect: Connect) -> Connection:
-    return session_of(connect, ROLE)
+def anna(as_role: AsRole) -> Connection:
+    return as_role(ROLE)
 
 
 def grant(conn: Connection, *actions: str, role: str = ROLE, queue: str = CLOSED) -> None:
@@ -103,9 +95,9 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_each_action_is_granted_by_itself(
-    conn: Connection, anna: Connection, connect: Connect, action: str
+    conn: Connection, anna: Connection, as_role: AsRole, action: str
 ) -> None:
-    bert = session_of(connect, OTHER)
+    bert = as_role(OTHER)
 
     def attempt(role: Connection, statement: LiteralString) -> None:
         free, taken = (tasks.push(conn, CLOSED) for _ in range(2))
@@ -183,7 +175,15 @@ def test_one_forbidden_queue_among_others_is_told(conn: Connection, anna: Connec
     denied(lambda: tasks.claim(anna, OPEN, CLOSED, number=9))
     denied(lambda: anna.execute("select pgq_task.queue_is_empty(%s::text[])", [[OPEN, CLOSED]]))
     denied(lambda: tasks.modify(anna, inserts=[{"queue": OPEN}, {"queue": CLOSED}]))
-    assert len(tasks.claim(anna, OPEN)) == 1
+    [claimed] = tasks.claim(anna, OPEN)
+    # With a task that waits to be claimed in the same step.
+    forbidden, waiting = (tasks.push(conn, CLOSED) for _ in range(2))
+    [claimed_by_others] = tasks.claim(conn, CLOSED)
+    finish: LiteralString = "select pgq_task.finish_and_claim('w', %s, %s, 'closed')"
+    denied(lambda: anna.execute(finish, claimed))
+    denied(lambda: anna.execute(finish, claimed_by_others))
+    left = {claimed[0]: "claimed", forbidden: "claimed", waiting: "available"}
+    assert tasks.statuses(conn) == left
 
 
 def test_moving_a_task_takes_the_right_to_insert(conn: Connection, anna: Connection) -> None:
@@ -288,13 +288,13 @@ def test_claims_are_nothing_to_strangers(conn: Connection, anna: Connection) -> 
 
 
 def test_an_error_in_a_restricted_queue_is_shown_only_to_its_readers(
-    conn: Connection, anna: Connection, connect: Connect
+    conn: Connection, anna: Connection, as_role: AsRole
 ) -> None:
     grant(conn, *ACTIONS)
     task = tasks.push(conn, CLOSED, "secret")
     tasks.fail(anna, tasks.claim(anna, CLOSED)[0], final=True)
     assert tasks.statuses(anna) == {task: "available"}
-    assert tasks.statuses(session_of(connect, OTHER)) == {}
+    assert tasks.statuses(as_role(OTHER)) == {}
     assert ops.value(anna, "select pgq_task.requeue('closed.failed')") == 1
 
 

@@ -17,6 +17,7 @@ from pgqpy.tasks._rows.table import RowOutcome, TaskTable
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import pages_read
 
 QUEUE = "tasks"
 FAILED = "tasks.failed"
@@ -108,17 +109,6 @@ def held(conn: Connection, connect: Connect) -> Connection:
     return conn
 
 
-def pages_read(conn: Connection, call: LiteralString, given: dict[str, Any]) -> int:
-    return pages_of(conn, f"select * from pgq_task.{call}".encode(), given)
-
-
-def pages_of(conn: Connection, statement: bytes, given: Any) -> int:
-    row = conn.execute(b"explain (analyze, buffers, format json) " + statement, given).fetchone()
-    assert row is not None
-    plan = row[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-
-
 def test_no_statement_reads_dead_rows(held: Connection) -> None:
     held.execute("set track_functions = 'all'")
     bad, *claimed = sorted(task_ops.claim(held, QUEUE, number=9))
@@ -145,16 +135,16 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
         # The first one makes the plans.
         for _ in range(2):
             with held.transaction(force_rollback=True):
-                read[call] = pages_read(held, call, given)
+                read[call] = pages_read(held, f"select * from pgq_task.{call}", given)
     # With settings as claims have them, this key's dead rows, which lie side by side, are passed.
     held.execute("set enable_seqscan = off; set enable_bitmapscan = off")
     key = "(select queue_id from pgq_task.queue where queue_name = %(queue)s), 'key'"
     for call in (f"_is_first({key}, %(id)s)", f"_is_behind({key})"):
-        assert pages_read(held, call, given) < 100, call
+        assert pages_read(held, f"select * from pgq_task.{call}", given) < 100, call
     held.execute("reset enable_seqscan; reset enable_bitmapscan")
     # Not too soon after the last one.
     held.execute("update pgq_task.sweep set sweep_time = sweep_time - interval '1 second'")
-    read["sweep"] = pages_read(held, "sweep()", given)
+    read["sweep"] = pages_read(held, "select pgq_task.sweep()")
     assert not {call: pages for call, pages in read.items() if pages > DEAD / 20}
 
     # Nor do many tasks cost more than few.
@@ -163,11 +153,8 @@ def test_no_statement_reads_dead_rows(held: Connection) -> None:
     ids, versions = map(list, zip(*claimed, strict=True))
     for call in ("renew", "release", "finish_many"):
         with held.transaction(force_rollback=True):
-            pages = pages_read(
-                held,
-                f"{call}(%(claimant)s, %(ids)s, %(versions)s)",
-                given | {"ids": ids, "versions": versions},
-            )
+            statement = f"select * from pgq_task.{call}(%(claimant)s, %(ids)s, %(versions)s)"
+            pages = pages_read(held, statement, given | {"ids": ids, "versions": versions})
             assert pages < 50 * len(ids), call
 
     held.execute("select pg_stat_force_next_flush()")
@@ -193,7 +180,8 @@ def test_many_tasks_of_a_key_cost_neither_it_nor_others(conn: Connection) -> Non
     read: dict[str, int] = {}
 
     def look(call: LiteralString, given: dict[str, Any]) -> None:
-        read[call] = max(read.get(call, 0), pages_read(conn, call, {"queue": QUEUE} | given))
+        pages = pages_read(conn, f"select * from pgq_task.{call}", {"queue": QUEUE} | given)
+        read[call] = max(read.get(call, 0), pages)
 
     for number in range(12):
         look("push(%(queue)s, '1', order_key => %(key)s)", {"key": f"key {number}"})
@@ -228,5 +216,5 @@ def test_no_statement_on_rows_of_a_table_reads_dead_rows(
     table = TaskTable(TaskColumnNames(), "mail", ["id", "part"], ["bigint", "text"], None, settings)
     outcomes = [RowOutcome((str(DEAD + n), "a"), "succeeded") for n in range(1, 9)]
     for statement, values in (table.completed(outcomes), table.deleted(outcomes)):
-        assert pages_of(conn, statement, values) < DEAD / 20
+        assert pages_read(conn, statement.decode(), values) < DEAD / 20
     assert ops.value(conn, "select count(*) from mail") == 0

@@ -83,6 +83,7 @@ def test_a_reserved_task_cannot_be_claimed(conn: Connection, tasks: Tasks) -> No
     assert 3500 < left.total_seconds() <= 3600
 
 
+@pytest.mark.any_pg
 def test_a_pause_is_for_all_workers_and_its_end_wakes_them(dsn: str, tasks: Tasks) -> None:
     done: list[Any] = []
     workers = [TaskWorker(dsn, QUEUE, lambda task: done.append(task.payload)) for _ in range(2)]

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import psycopg
 import pytest
-from psycopg import IsolationLevel, errors
+from psycopg import errors
 
 from pgqpy.errors import PermissionDenied, TaskQueueNotFound, from_psycopg
 from pgqpy.schema import Manifest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import refused, task_of, wait_until_blocked
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole, with_snapshot
+from tests.fixtures.task_ops import refused, task_of
 
 Q, OTHER = "mails", "others"
 DIRECTLY = "insert into pgq_task.inbox (queue_id, payload) values ({}, '1')"
 DROP = "select pgq_task.drop_queue('mails', true)"
 
 
-WRITER = "task_test_writer"
+WRITER = "test_writer"
 LARGEST_ID = 8388607
 
 
@@ -32,13 +31,8 @@ def task_queues(conn: Connection) -> None:
 
 
 @pytest.fixture
-def writer(conn: Connection, connect: Connect) -> Iterator[Connection]:
-    conn.execute(f"create role {WRITER} in role pgq_writer".encode())
-    session = connect()
-    session.execute(f"set session authorization {WRITER}".encode())
-    yield session
-    session.close()
-    conn.execute(f"drop role {WRITER}".encode())
+def writer(make_role: MakeRole, as_role: AsRole) -> Connection:
+    return as_role(make_role("writer", "pgq_writer"))
 
 
 def restrict(conn: Connection, queue: str = Q, *, restricted: bool = True) -> None:
@@ -186,16 +180,14 @@ def test_a_writer_gives_a_payload_and_no_more(conn: Connection, writer: Connecti
 
 
 def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
-    conn: Connection, connect: Connect, writer: Connection
+    conn: Connection, connect: Connect, calls: Calls, writer: Connection
 ) -> None:
     dropper = connect()
     writer.autocommit = False
     writer.execute(DIRECTLY.format(1).encode())
-    with ThreadPoolExecutor(1) as pool:
-        drop = pool.submit(dropper.execute, DROP)
-        wait_until_blocked(conn, dropper)
-        writer.commit()
-        drop.result()
+    drop = calls.blocked(psycopg.Connection.execute, dropper, DROP)
+    writer.commit()
+    drop.result()
     assert ops.value(conn, "select count(*) from pgq_task.task") == 0
     writer.autocommit = True
 
@@ -246,27 +238,24 @@ def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection, connec
     assert is_open(conn)
 
 
-def test_opening_waits_for_a_session_that_restricts(conn: Connection, connect: Connect) -> None:
+def test_opening_waits_for_a_session_that_restricts(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     restrict(conn, Q)
     first, second = connect(autocommit=False), connect()
     restrict(first, OTHER)
-    with ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(restrict, second, Q, restricted=False)
-        wait_until_blocked(conn, second)
-        first.commit()
-        opening.result()
+    opening = calls.blocked(lambda own: restrict(own, Q, restricted=False), second)
+    first.commit()
+    opening.result()
     assert not is_open(conn)
 
 
 def test_an_old_snapshot_opens_nothing_restricted_since(conn: Connection, connect: Connect) -> None:
     restrict(conn, Q)
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq_task.queue")
+    old = with_snapshot(connect)
     restrict(conn, OTHER)
-    with pytest.raises(psycopg.Error) as caught:
+    with ops.refused("PQ012"):
         restrict(old, Q, restricted=False)
-    assert caught.value.sqlstate == "PQ012"
     old.rollback()
     assert not is_open(conn)
 
@@ -297,16 +286,14 @@ def test_sequences_of_queues_that_were_dropped_go_with_later_ones(conn: Connecti
 
 
 def test_two_drops_in_a_transaction_leave_a_push_that_waits_for_the_first(
-    conn: Connection, connect: Connect, writer: Connection
+    connect: Connect, calls: Calls, writer: Connection
 ) -> None:
     dropper = connect(autocommit=False)
     dropper.execute("select pgq_task.drop_queue(%s)", [Q])
-    with ThreadPoolExecutor(1) as pool:
-        push = pool.submit(tasks.push, writer, Q)
-        wait_until_blocked(conn, writer)
-        dropper.execute("select pgq_task.drop_queue(%s)", [OTHER])
-        dropper.commit()
-        refused(push.result, TaskQueueNotFound)
+    push = calls.blocked(tasks.push, writer, Q)
+    dropper.execute("select pgq_task.drop_queue(%s)", [OTHER])
+    dropper.commit()
+    refused(push.result, TaskQueueNotFound)
 
 
 def test_an_open_transaction_finds_the_new_queue(conn: Connection, connect: Connect) -> None:
@@ -323,9 +310,7 @@ def test_an_open_transaction_finds_the_new_queue(conn: Connection, connect: Conn
 
 
 def test_an_old_snapshot_knows_a_dropped_queue(conn: Connection, connect: Connect) -> None:
-    old = connect(autocommit=False)
-    old.isolation_level = IsolationLevel.REPEATABLE_READ
-    old.execute("select from pgq_task.queue")
+    old = with_snapshot(connect)
     conn.execute("select pgq_task.drop_queue(%s)", [Q])
     sequences = (
         "select format('drop sequence pgq_task_queues.%I', relname) from pg_class"
@@ -347,32 +332,38 @@ def test_an_old_snapshot_knows_a_dropped_queue(conn: Connection, connect: Connec
 
 
 def test_a_drop_that_is_rolled_back_changes_nothing(
-    conn: Connection, connect: Connect, writer: Connection
+    conn: Connection, connect: Connect, calls: Calls, writer: Connection
 ) -> None:
     tasks.push(writer, Q)
     dropper = connect(autocommit=False)
     dropper.execute(DROP)
-    with ThreadPoolExecutor(1) as pool:
-        push = pool.submit(tasks.push, writer, Q)
-        wait_until_blocked(conn, writer)
-        dropper.rollback()
-        push.result()
+    push = calls.blocked(tasks.push, writer, Q)
+    dropper.rollback()
+    push.result()
     assert pushed(conn) == 2
     assert len(tasks.claim(conn, Q, number=9)) == 2
 
 
-def test_pushes_and_a_drop_do_not_deadlock(conn: Connection, connect: Connect) -> None:
+def test_a_drop_waits_for_pushes_in_no_circle_and_leaves_no_task(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     """The longer way takes the same sequence first."""
-    for first, second in (({}, {"priority": 1}), ({"priority": 1}, {}), ({"unique_key": "k"}, {})):
+    one = [{"queue": Q}]
+    pushes: tuple[tuple[Callable[[Connection], object], dict[str, object]], ...] = (
+        (lambda user: tasks.push(user, Q), {"priority": 1}),
+        (lambda user: tasks.push(user, Q, priority=1), {}),
+        (lambda user: tasks.push(user, Q, unique_key="k"), {}),
+        (lambda user: tasks.modify(user, inserts=one), {}),
+        (lambda user: tasks.push_many(user, Q), {}),
+    )
+    for first, second in pushes:
         moved = tasks.push(conn, OTHER, priority=8)
-        user, dropper = connect(autocommit=False), connect()
-        tasks.push(user, Q, **first)
-        with ThreadPoolExecutor(1) as pool:
-            drop = pool.submit(dropper.execute, DROP)
-            wait_until_blocked(conn, dropper)
-            tasks.push(user, Q, **second)
-            tasks.modify(user, changes=[{"id": moved, "version": 1, "queue": Q}])
-            user.commit()
-            drop.result()
+        user = connect(autocommit=False)
+        first(user)
+        drop = calls.blocked(psycopg.Connection.execute, connect(), DROP)
+        tasks.push(user, Q, **second)
+        tasks.modify(user, changes=[{"id": moved, "version": 1, "queue": Q}])
+        user.commit()
+        drop.result()
         assert tasks.statuses(conn) == {}
         conn.execute("select pgq_task.create_queue(%s)", [Q])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ import pytest
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.dumps import dump, restored_elsewhere, use_up_transaction_ids
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.task_ops import finish
@@ -101,39 +101,21 @@ def drain(conn: Connection) -> int:
     return found
 
 
-def dump(server: Server, dsn: str) -> bytes:
-    command = [str(server.bin_dir / "pg_dump"), "--format=custom", f"--dbname={dsn}"]
-    return subprocess.run(command, capture_output=True, check=True).stdout
-
-
-def restore(server: Server, dsn: str, dumped: bytes) -> None:
-    command = [str(server.bin_dir / "pg_restore"), "--exit-on-error", f"--dbname={dsn}"]
-    subprocess.run(command, input=dumped, capture_output=True, check=True)
-
-
 @pytest.mark.slow
 def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all_be_claimed(
     server: Server, dsn: str, conn: Connection
 ) -> None:
     """Sweeps remember ids that are still to be drawn there."""
     conn.execute("select pgq_task.create_queue('tasks')")
-    conn.execute(
-        "do $$ begin for i in 1..20000 loop perform txid_current(); commit; end loop; end $$"
-    )
+    use_up_transaction_ids(conn)
     with psycopg.connect(dsn) as slow, load(dsn) as working:
         slow.execute(PUSH)
         working.until_finished(100)
         dumped = dump(server, dsn)
-    with Server(version=server.version) as target:
-        with psycopg.connect(target.dsn, autocommit=True) as restored:
-            # pg_dump leaves roles to pg_dumpall.
-            for role in ("owner", "reader", "writer", "admin"):
-                restored.execute(f"create role pgq_{role} nologin".encode())
-        restore(target, target.dsn, dumped)
-        with psycopg.connect(target.dsn, autocommit=True) as restored:
-            tasks = ops.value(restored, COUNT)
-            assert tasks
-            assert drain(restored) == tasks
+    with restored_elsewhere(server, dumped) as restored:
+        tasks = ops.value(restored, COUNT)
+        assert tasks
+        assert drain(restored) == tasks
     drain(conn)
 
 

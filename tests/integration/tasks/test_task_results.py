@@ -25,6 +25,7 @@ def tasks(conn: Connection) -> Tasks:
     return tasks
 
 
+@pytest.mark.any_pg
 def test_a_result_is_waited_for(tasks: Tasks, conn: Connection, dsn: str, connect: Connect) -> None:
     app = TaskApp(QUEUE)
 
@@ -49,6 +50,7 @@ def test_a_result_is_waited_for(tasks: Tasks, conn: Connection, dsn: str, connec
         assert asyncio.run(ask()) == {"sum": 9}
 
 
+@pytest.mark.any_pg
 def test_a_failure_is_a_result_too(tasks: Tasks, conn: Connection, dsn: str) -> None:
     app = TaskApp(QUEUE, retry_policy=lambda attempt, error: None)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 import pytest
 
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.task_ops import as_role
 
 QUEUE = "jobs"
 
@@ -167,18 +164,3 @@ def test_counters_of_a_queue_begin_anew_with_it(conn: Connection) -> None:
         " and relkind = 'S' and relname ~ '[0-9]$'"
     ).fetchall()
     assert left == []
-
-
-def test_missing_or_restricted_queues_are_errors(conn: Connection, connect: Connect) -> None:
-    def ask(asker: Connection, queue: Any) -> psycopg.Error:
-        with pytest.raises(psycopg.Error) as info:
-            asker.execute("select * from pgq_task.get_statistics(%s)", [queue])
-        assert info.value.diag.message_hint
-        return info.value
-
-    assert ask(conn, "none").sqlstate == "PQ070"
-    conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])
-    reader = as_role(connect(), "pgq_reader")
-    assert ask(reader, QUEUE).sqlstate == "42501"
-    rows = reader.execute("select queue_name from pgq_task.get_statistics()").fetchall()
-    assert rows == [("others",)]

@@ -11,7 +11,7 @@ import pytest
 
 from pgqpy.errors import InvalidTask, InvalidTaskTable, TaskQueueNotEmpty, translate_errors
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import AsRole, Connect, Connection, MakeRole
 
 NAMES = ["status", "next_attempt", "attempts", "last_attempt", "last_error"]
 
@@ -216,15 +216,12 @@ def test_sizes_tell_by_status_what_is_due(conn: Connection, mail: str) -> None:
     assert timedelta(hours=1) <= rows[1][5] < timedelta(hours=2)
 
 
-def test_the_owner_of_a_table_needs_no_other_role(conn: Connection, connect: Connect) -> None:
-    conn.execute(
-        "do $$ begin if to_regrole('test_owner') is null then create role test_owner; end if;"
-        " end $$"
-    )
-    conn.execute("grant pgq_writer to test_owner")
-    conn.execute("create schema shop authorization test_owner")
-    owner = connect()
-    owner.execute("set role test_owner")
+def test_the_owner_of_a_table_needs_no_other_role(
+    conn: Connection, make_role: MakeRole, as_role: AsRole
+) -> None:
+    role = make_role("owner", "pgq_writer")
+    conn.execute(f"create schema shop authorization {role}".encode())
+    owner = as_role(role)
     owner.execute("create table shop.mail (id int primary key)")
     assert add(owner, "shop.mail") == 5
     assert ops.value(owner, "select pgq_task.notify_workers('shop.mail')")

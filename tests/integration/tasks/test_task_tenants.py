@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count, cycle
 from typing import LiteralString
 
@@ -14,12 +12,10 @@ import pytest
 from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
-from tests.integration.tasks.test_task_restore import dump, restore
+from tests.fixtures.dumps import dump, restore
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 
 INVALID, NOT_FOUND, HAS_TASKS, FORBIDDEN = "PQ072", "PQ070", "PQ073", "42501"
-ROLES = "tenant_test_shop", "tenant_test_acme"
 QUEUES = "select array_agg(queue_name order by queue_name) from pgq_task.queue"
 #: Each way to put a task into the queue of a tenant.
 PUSHES: dict[str, LiteralString] = {
@@ -169,33 +165,27 @@ def test_the_first_push_makes_the_queue(conn: Connection, push: LiteralString) -
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @pytest.mark.parametrize("push", ["push", "push_unique", "push_many", "modify"])
 def test_first_pushes_at_once_agree_on_one_queue(
-    conn: Connection, connect: Connect, push: str, end: LiteralString
+    conn: Connection, connect: Connect, calls: Calls, push: str, end: LiteralString
 ) -> None:
     first, second = connect(autocommit=False), connect()
     first.execute(PUSHES["push"])
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(second.execute, PUSHES[push])
-        blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
-        wait_until(lambda: ops.value(conn, blocked, second.info.backend_pid))
-        first.execute(end)
-        waiting.result()
+    waiting = calls.blocked(ops.value, second, PUSHES[push])
+    first.execute(end)
+    waiting.result()
     assert ops.value(conn, QUEUES) == ["mails", "mails/acme"]
     assert claim(conn, 5) == {"acme": 2 if end == "commit" else 1}
 
 
 @pytest.mark.parametrize("push", ["push", "push_unique", "push_many", "modify"])
 def test_a_push_during_the_drop_makes_the_queue_again(
-    conn: Connection, connect: Connect, push: str
+    conn: Connection, connect: Connect, calls: Calls, push: str
 ) -> None:
     conn.execute("select pgq_task.create_queue('mails/acme')")
     dropping, pushing = connect(autocommit=False), connect()
     dropping.execute("select pgq_task.drop_queue('mails/acme')")
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(pushing.execute, PUSHES[push])
-        blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
-        wait_until(lambda: ops.value(conn, blocked, pushing.info.backend_pid))
-        dropping.commit()
-        waiting.result()
+    waiting = calls.blocked(ops.value, pushing, PUSHES[push])
+    dropping.commit()
+    waiting.result()
     assert claim(conn, 5) == {"acme": 1}
 
 
@@ -320,22 +310,15 @@ def test_dropping_the_parent_drops_its_tenants(conn: Connection) -> None:
 
 
 @pytest.fixture
-def roles(conn: Connection, connect: Connect) -> Iterator[tuple[Connection, Connection]]:
+def roles(conn: Connection, make_role: MakeRole, as_role: AsRole) -> tuple[Connection, Connection]:
     """A role with rights on all tenants, and one with rights on acme."""
-    for role in ROLES:
-        conn.execute(f"create role {role} in role pgq_reader, pgq_writer".encode())
+    shop, acme = (make_role(name, "pgq_reader", "pgq_writer") for name in ("shop", "acme"))
     conn.execute("select pgq_task.create_queue('mails/acme')")
     conn.execute("select pgq_task.restrict_queue('mails')")
     grant = "select pgq_task.grant_queue(%s, '{insert,claim}', %s)"
-    for queue, role in zip(("mails", "mails/acme"), ROLES, strict=True):
-        conn.execute(grant, [queue, role])
-    shop, acme = connect(), connect()
-    for session, role in zip((shop, acme), ROLES, strict=True):
-        session.execute(f"set session authorization {role}".encode())
-    yield shop, acme
-    for session, role in zip((shop, acme), ROLES, strict=True):
-        session.close()
-        conn.execute(f"drop role {role}".encode())
+    conn.execute(grant, ["mails", shop])
+    conn.execute(grant, ["mails/acme", acme])
+    return as_role(shop), as_role(acme)
 
 
 def test_rights_on_the_parent_are_rights_on_its_tenants(
@@ -374,10 +357,12 @@ def test_the_error_queue_has_the_grants_of_the_parent(
     (claimed,) = tasks.claim(acme, "mails/acme")
     tasks.fail(acme, claimed, final=True)
     granted = "select role from pgq_task.get_queue_grants('mails.failed')"
-    assert conn.execute(granted).fetchall() == [(ROLES[0],)]
+    assert conn.execute(granted).fetchall() == [("test_shop",)]
 
 
 # --- dumps
+
+SETTINGS: LiteralString = "(queue_parent, queue_weight, queue_restricted, max_running)::text"
 
 
 def test_a_dump_keeps_tenants(server: Server, dsn: str, conn: Connection, empty_dsn: str) -> None:
@@ -385,12 +370,9 @@ def test_a_dump_keeps_tenants(server: Server, dsn: str, conn: Connection, empty_
     conn.execute("select pgq_task.set_limits('mails', max_running => 2)")
     fill(conn, acme=3)
     config(conn, "mails/acme", "weight", 4)
-    before = setting(conn, "(queue_parent, queue_weight, queue_restricted, max_running)::text")
+    before = setting(conn, SETTINGS)
     restore(server, empty_dsn, dump(server, dsn))
     with psycopg.connect(empty_dsn, autocommit=True) as restored:
-        shown = setting(
-            restored, "(queue_parent, queue_weight, queue_restricted, max_running)::text"
-        )
-        assert shown == before
+        assert setting(restored, SETTINGS) == before
         fill(restored, new=1)
         assert claim(restored, 9) == {"acme": 2, "new": 1}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-import psycopg
 import pytest
 
 from tests.fixtures import queue_ops as ops
@@ -37,6 +36,7 @@ def put(conn: Connection, way: str, at: str) -> None:
     conn.execute(WAYS[way], {"at": at})
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("way", WAYS)
 def test_a_time_in_the_past_is_now(conn: Connection, way: str) -> None:
     for at in ("2020-01-01", "0044-03-15 BC", "-infinity"):
@@ -44,6 +44,7 @@ def test_a_time_in_the_past_is_now(conn: Connection, way: str) -> None:
         assert len(tasks.claim(conn, Q)) == 1
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("way", WAYS)
 def test_a_time_far_in_the_future_is_kept(conn: Connection, way: str) -> None:
     for at, shown in (
@@ -63,7 +64,6 @@ def test_a_time_far_in_the_future_is_kept(conn: Connection, way: str) -> None:
 
 def test_infinity_is_no_time(conn: Connection) -> None:
     for way in WAYS:
-        with pytest.raises(psycopg.Error) as caught:
+        with ops.refused("PQ072") as caught:
             put(conn, way, "infinity")
-        assert caught.value.sqlstate == "PQ072"
         assert "pgq_task.stop" in (caught.value.diag.message_hint or "")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from pgqpy.tasks import Pushed, Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 
 Q = "mails"
 
@@ -114,22 +112,20 @@ def test_a_push_keeps_workers_away_until_its_commit(conn: Connection, connect: C
     assert len(tasks.claim(conn, Q)) == 1
 
 
-def test_a_push_waits_for_an_uncommitted_claim(conn: Connection, connect: Connect) -> None:
+def test_a_push_waits_for_an_uncommitted_claim(
+    conn: Connection, connect: Connect, calls: Calls
+) -> None:
     push(conn)
     worker, pusher = connect(autocommit=False), connect()
     tasks.claim(worker, Q)
-    with ThreadPoolExecutor(1) as pool:
-        pushing = pool.submit(push, pusher)
-        tasks.wait_until_blocked(conn, pusher)
-        worker.commit()
-        assert pushing.result().inserted
+    pushing = calls.blocked(push, pusher)
+    worker.commit()
+    assert pushing.result().inserted
 
 
-def test_pushes_of_one_key_at_once_insert_one_task(conn: Connection, connect: Connect) -> None:
+def test_pushes_of_one_key_at_once_insert_one_task(connect: Connect, calls: Calls) -> None:
     first, second = connect(autocommit=False), connect()
     one = push(first)
-    with ThreadPoolExecutor(1) as pool:
-        pushing = pool.submit(push, second)
-        tasks.wait_until_blocked(conn, second)
-        first.commit()
-        assert pushing.result() == (one.id, False)
+    pushing = calls.blocked(push, second)
+    first.commit()
+    assert pushing.result() == (one.id, False)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from pgqpy.errors import TaskQueueNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection
 from tests.fixtures.task_ops import refused
 
 Q = "mails"
 OTHER = "another"
 DROP = "select pgq_task.drop_queue('mails', true)"
-
-Call = Callable[[Connection], Any]
-Wait = Callable[[Connection, Call], "Future[Any]"]
 
 
 @pytest.fixture(autouse=True)
@@ -30,21 +24,7 @@ def queues(conn: Connection) -> None:
         ops.value(conn, "select pgq_task.create_queue(%s)", queue)
 
 
-@pytest.fixture
-def wait(conn: Connection) -> Iterator[Wait]:
-    """Begin a call that has to wait, and go on when it does, or is done."""
-    blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
-    with ThreadPoolExecutor(4) as pool:
-
-        def begin(caller: Connection, call: Call) -> Future[Any]:
-            begun = pool.submit(call, caller)
-            wait_until(lambda: begun.done() or ops.value(conn, blocked, caller.info.backend_pid))
-            return begun
-
-        yield begin
-
-
-def run(statement: str, *parameters: object) -> Call:
+def run(statement: str, *parameters: object) -> Callable[[Connection], Any]:
     return lambda conn: conn.execute(statement.encode(), parameters).fetchall()
 
 
@@ -58,18 +38,18 @@ def lock(conn: Connection, task: int) -> None:
 
 
 def test_tasks_are_finished_in_the_order_in_which_others_lock_them(
-    conn: Connection, connect: Connect, wait: Wait
+    conn: Connection, connect: Connect, calls: Calls
 ) -> None:
     first, second, third = push_in_order(conn, 3)
     versions = dict(tasks.claim(conn, Q, number=3))
     holder, changer, worker = connect(autocommit=False), connect(), connect()
     lock(holder, second)
     changes = [{"id": task} for task in (first, second, third)]
-    changing = wait(changer, lambda c: tasks.modify(c, changes=changes, force=True))
+    changing = calls.begin(lambda c: tasks.modify(c, changes=changes, force=True), changer)
     ids = [third, first]
-    finishing = wait(
-        worker,
+    finishing = calls.begin(
         run("select pgq_task.finish_many('w', %s, %s)", ids, [versions[task] for task in ids]),
+        worker,
     )
     holder.rollback()
     assert len(changing.result()) == 3
@@ -77,7 +57,7 @@ def test_tasks_are_finished_in_the_order_in_which_others_lock_them(
 
 
 def test_tasks_that_waited_for_limits_are_changed_in_the_order_in_which_others_lock_them(
-    conn: Connection, connect: Connect, wait: Wait
+    conn: Connection, connect: Connect, calls: Calls
 ) -> None:
     limit = "select pgq_task.set_limits('mails', max_running_per_key => 1)"
     conn.execute(limit)
@@ -87,9 +67,9 @@ def test_tasks_that_waited_for_limits_are_changed_in_the_order_in_which_others_l
     holder, changer, admin = connect(autocommit=False), connect(), connect()
     # Parked are third, fourth, first.
     lock(holder, fourth)
-    limiting = wait(admin, run(limit))
+    limiting = calls.begin(run(limit), admin)
     deletes = [{"id": first}, {"id": third}]
-    changing = wait(changer, lambda c: tasks.modify(c, changes=deletes, force=True))
+    changing = calls.begin(lambda c: tasks.modify(c, changes=deletes, force=True), changer)
     holder.rollback()
     limiting.result()
     assert len(changing.result()) == 2
@@ -111,7 +91,7 @@ PUSH_PERIODIC = "push_periodic('p', last_due, n, array[n])"
     ],
 )
 def test_a_call_that_waits_for_a_drop_fails_or_does_nothing(
-    conn: Connection, connect: Connect, wait: Wait, holds: str, call: str
+    conn: Connection, connect: Connect, calls: Calls, holds: str, call: str
 ) -> None:
     """The drop waits itself, for a session that has used the queue."""
     if "periodic" in call:
@@ -119,8 +99,8 @@ def test_a_call_that_waits_for_a_drop_fails_or_does_nothing(
     conn.execute("select pgq_task.restrict_queue('mails', %s)", ["restrict" in call])
     holder, dropper, other = connect(autocommit=False), connect(), connect()
     holder.execute(f"select pgq_task.{holds}".encode())
-    dropping = wait(dropper, run(DROP))
-    calling = wait(other, run(f"select pgq_task.{call}"))
+    dropping = calls.begin(run(DROP), dropper)
+    calling = calls.begin(run(f"select pgq_task.{call}"), other)
     holder.commit()
     dropping.result()
     if "periodic" in call:
@@ -153,13 +133,13 @@ MODIFY = "modify('w', {} => jsonb_build_array(jsonb_build_object({} 'queue', 'ma
     ],
 )
 def test_a_call_behind_a_drop_fails_or_finds_nothing(
-    conn: Connection, connect: Connect, wait: Wait, call: str
+    conn: Connection, connect: Connect, calls: Calls, call: str
 ) -> None:
     conn.execute("delete from pgq_task.task")
     tasks.push(conn, OTHER)
     dropper, other = connect(autocommit=False), connect()
     dropper.execute(DROP)
-    calling = wait(other, run(f"select pgq_task.{call}"))
+    calling = calls.begin(run(f"select pgq_task.{call}"), other)
     dropper.commit()
     if "list_tasks" in call or call.startswith("claim"):
         assert calling.result() == []
@@ -171,31 +151,30 @@ def test_a_call_behind_a_drop_fails_or_finds_nothing(
     assert ops.value(conn, sizes) == (0 if call.startswith("finish") else 1)
 
 
-def test_counting_goes_on_during_a_drop(conn: Connection, connect: Connect, wait: Wait) -> None:
+def test_counting_goes_on_during_a_drop(conn: Connection, connect: Connect, calls: Calls) -> None:
     tasks.push(conn, OTHER)
     dropper, other = connect(autocommit=False), connect()
     dropper.execute(DROP)
     sizes = "select total from pgq_task.get_queue_info() where queue_name = 'another'"
-    counting = wait(other, run(sizes))
+    counting = calls.begin(run(sizes), other)
     dropper.commit()
     assert counting.result() == [(1,)]
 
 
 def test_a_worker_that_finishes_one_of_a_queue_that_is_being_dropped_has_lost_it(
-    conn: Connection, connect: Connect, wait: Wait
+    conn: Connection, connect: Connect, calls: Calls
 ) -> None:
     push_in_order(conn, 2)
     (task, version), (later, _) = tasks.claim(conn, Q, number=2)
     holder, dropper, worker = connect(autocommit=False), connect(), connect()
     lock(holder, later)
-    dropping = wait(dropper, run(DROP))
+    dropping = calls.begin(run(DROP), dropper)
     finish = run("select pgq_task.finish_and_claim('w', %s, %s, 'mails')", task, version)
-    finishing = wait(worker, finish)
+    finishing = calls.begin(finish, worker)
     holder.rollback()
     dropping.result()
-    with pytest.raises(psycopg.Error) as caught:
+    with ops.refused("PQ071"):
         finishing.result()
-    assert caught.value.sqlstate == "PQ071"
 
 
 def bury(conn: Connection, claimed: list[tuple[int, int]]) -> object:
@@ -208,7 +187,7 @@ def bury(conn: Connection, claimed: list[tuple[int, int]]) -> object:
 
 @pytest.mark.parametrize("restricted", [False, True])
 def test_error_queues_are_made_in_one_order(
-    conn: Connection, connect: Connect, wait: Wait, restricted: bool
+    conn: Connection, connect: Connect, calls: Calls, restricted: bool
 ) -> None:
     """Two workers of the same queues finish tasks that failed in a different one."""
     ops.value(conn, "select pgq_task.create_queue('third')")
@@ -220,8 +199,8 @@ def test_error_queues_are_made_in_one_order(
     versions = dict(tasks.claim(conn, Q, OTHER, "third", number=5))
     holder, first, second = connect(autocommit=False), connect(), connect()
     holder.execute("select pgq_task.create_queue('third.failed')")
-    one = wait(first, lambda c: bury(c, [(task, versions[task]) for task in mine]))
-    other = wait(second, lambda c: bury(c, [(task, versions[task]) for task in theirs]))
+    one = calls.begin(lambda c: bury(c, [(task, versions[task]) for task in mine]), first)
+    other = calls.begin(lambda c: bury(c, [(task, versions[task]) for task in theirs]), second)
     holder.rollback()
     one.result()
     other.result()
@@ -240,7 +219,7 @@ def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> 
 
 
 def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_timeout_is(
-    conn: Connection, connect: Connect, wait: Wait
+    conn: Connection, connect: Connect, calls: Calls
 ) -> None:
     for queue in (Q, OTHER):
         conn.execute("select pgq_task.set_limits(%s, 5)", [queue])
@@ -249,19 +228,19 @@ def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_t
     for caller, queue in ((first, Q), (second, OTHER)):
         caller.execute("set deadlock_timeout = '10 ms'")
         assert len(tasks.claim(caller, queue)) == 1
-    one = wait(first, lambda c: tasks.claim(c, OTHER))
+    one = calls.begin(lambda c: tasks.claim(c, OTHER), first)
     assert tasks.claim(second, Q) == []
     assert one.result() == []
 
 
-def test_releases_go_with_their_queue(conn: Connection, connect: Connect, wait: Wait) -> None:
+def test_releases_go_with_their_queue(conn: Connection, connect: Connect, calls: Calls) -> None:
     conn.execute(
         "insert into pgq_task.to_release (queue_id, order_key, id)"
         " select queue_id, 'k', 1 from pgq_task.queue where queue_name = 'mails'"
     )
     dropper, sweeper = connect(autocommit=False), connect()
     dropper.execute(DROP)
-    releasing = wait(sweeper, run("select pgq_task._release_late()"))
+    releasing = calls.begin(run("select pgq_task._release_late()"), sweeper)
     dropper.commit()
     releasing.result()
     assert ops.value(conn, "select count(*) from pgq_task.to_release") == 0

@@ -27,7 +27,7 @@ from pgqpy.tasks import (
 )
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_task_worker import left, run_until_empty
+from tests.fixtures.fix_task_worker import aside, left, run_until_empty
 
 Return = Callable[[], Any]
 
@@ -76,11 +76,8 @@ def worker(way: str, returned: Return | None, done: list[Any], *, awaited: bool)
         values = [(returned or RETURNS[task.payload])() for task in tasks]
         return values if way == "process_batch" else values[0]
 
-    async def work_aside(self: object, *args: Any) -> Any:
-        return work(self, *args)
-
     if awaited:
-        return type("Async", (AsyncTaskWorker,), {way: work_aside})
+        return type("Async", (AsyncTaskWorker,), {way: aside(work)})
     return type("Sync", (TaskWorker,), {way: work})
 
 
@@ -221,10 +218,7 @@ def test_a_job_whose_result_is_no_json_is_finished_without_it(
         done.append(kind)
         return RETURNS[kind]()
 
-    async def job_aside(kind: str) -> object:
-        return job(kind)
-
-    made = app.task(transaction=transaction)(job_aside if awaited else job)
+    made = app.task(transaction=transaction)(aside(job) if awaited else job)
     tasks.set_config("work", "keep", "1 hour")
     made.push_many(conn, [{"kind": kind} for kind in RETURNS])
     run_until_empty(app.async_worker(dsn) if awaited else app.worker(dsn))
@@ -249,20 +243,15 @@ def test_a_station_is_not_asked_again_because_of_what_it_returned(
         done.append(task.payload)
         return RETURNS[task.payload]()
 
-    async def station_aside(conn: object, task: Task) -> Any:
-        return station(conn, task)
-
     def end(conn: object, task: Task) -> None: ...
 
-    async def end_aside(conn: object, task: Task) -> None: ...
-
-    function = station_aside if awaited else station
+    function = aside(station) if awaited else station
     if kind == "sink":
         pipeline.sink("a")(function)
     else:
         declare: Any = getattr(pipeline, kind)
         declare("a", to="b" if kind == "direct" else ["b"])(function)
-        pipeline.sink("b")(end_aside if awaited else end)
+        pipeline.sink("b")(aside(end) if awaited else end)
     for queue in pipeline.queues:
         tasks.create_queue(queue)
     tasks.set_config("p.a", "keep", "1 hour")
@@ -294,11 +283,8 @@ def test_a_row_whose_handler_returns_whatever_is_done(
         done.append(row["id"])
         return RETURNS[row["id"]]()
 
-    async def work_aside(self: object, conn: object, rows: Any) -> Any:
-        return work(self, conn, rows)
-
     if awaited:
-        made: Any = type("Mine", (AsyncTableWorker,), {way: work_aside})
+        made: Any = type("Mine", (AsyncTableWorker,), {way: aside(work)})
     else:
         made = type("Mine", (TableWorker,), {way: work})
     run_until_empty(made(dsn, "mail", **AT_ONCE))

@@ -25,7 +25,7 @@ from pgqpy.tasks import CurrentJob, Flow, Task, TaskApp, Tasks, current_job
 from pgqpy.tasks._jobs.worker import AppWorker
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, running, wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
 from tests.fixtures.fix_task_worker import run_until_empty
 from tests.fixtures.task_ops import task_of
@@ -168,19 +168,11 @@ def test_a_job_is_called_as_usual(app: TaskApp) -> None:
         current_job()
 
 
-def test_a_push_is_part_of_the_callers_transaction(
-    app: TaskApp, dsn: str, conn: Connection, connect: Connect
+def test_pushes_into_connections_of_asyncio_are_awaited(
+    app: TaskApp, dsn: str, conn: Connection
 ) -> None:
     @app.task
     def job(number: int) -> None: ...
-
-    other = connect(dsn, autocommit=False)
-    job.push(other, 1)
-    assert not ops.statuses(conn)
-    other.rollback()
-    task = job.push(other, 2)
-    other.commit()
-    assert ops.statuses(conn) == {task: "available"}
 
     async def push() -> tuple[int, list[int]]:
         async with await psycopg.AsyncConnection.connect(dsn) as aconn:
@@ -190,7 +182,7 @@ def test_a_push_is_part_of_the_callers_transaction(
             return one, await many
 
     one, many = asyncio.run(push())
-    assert set(ops.statuses(conn)) == {task, one, *many}
+    assert set(ops.statuses(conn)) == {one, *many}
 
 
 def test_a_payload_that_does_not_fit_fails(app: TaskApp, conn: Connection, dsn: str) -> None:
@@ -616,23 +608,14 @@ def test_what_jobs_return_or_raise_decides(
     def given_up() -> None:
         raise DeadLetter("hopeless")
 
-    @app.task
-    def no_json(kind: int) -> object:
-        return [object(), float("nan"), "\0"][kind]
-
-    result.options(priority=1).push(conn)
+    result.push(conn)
     again = later.push(conn)
     given_up.push(conn)
-    for kind in range(3):
-        no_json.push(conn, kind)
     work()
-    *without, done = ops.rows(conn, "select * from pgq_task.finished_tasks('jobs')")
+    [done] = ops.rows(conn, "select * from pgq_task.finished_tasks('jobs')")
     assert done["result"]["amount"] == "10.50"
     assert ops.statuses(conn)[again] == "scheduled"
     assert [reason for _, reason in buried(conn)] == ["hopeless"]
-    # Done, and not to be done again.
-    assert [(each["result"], each["attempts"]) for each in without] == [(None, 1)] * 3
-    assert all(each["error"].startswith("the result is not kept: ") for each in without)
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -23,8 +23,8 @@ from pgqpy.tasks import (
     To,
 )
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import aside, run_until_empty
 from tests.fixtures.fix_task_worker import left as tasks_left
-from tests.fixtures.fix_task_worker import run_until_empty
 
 
 def nothing(conn: object, task: Task) -> None:
@@ -287,22 +287,6 @@ def test_a_worker_serves_the_stations_that_it_is_told_to(conn: Connection, dsn: 
     assert left(conn) == []
 
 
-def test_tasks_of_a_key_stay_in_order(conn: Connection, connect: Connect, dsn: str) -> None:
-    conn.execute("create table visit (nr serial, item int)")
-    pipeline = Pipeline("p", start="a")
-    pipeline.direct("a", to="b")(nothing)
-
-    @pipeline.sink("b")
-    def station(conn: Connection, task: Task) -> None:
-        conn.execute("insert into visit (item) values (%s)", [task.payload])
-
-    set_up(conn, pipeline)
-    Tasks(conn).push_many("p.a", range(30), order_keys=["k"] * 30)
-    PipelineWorker(dsn, pipeline, concurrency=3).run(until_empty=True)
-    rows = conn.execute("select item from visit order by nr").fetchall()
-    assert [item for (item,) in rows] == list(range(30))
-
-
 def test_each_round_of_a_loop_begins_with_no_attempts(conn: Connection, dsn: str) -> None:
     pipeline = Pipeline("p", start="a")
     seen: list[tuple[int, int, bool]] = []
@@ -338,10 +322,6 @@ def parts(conn: object, task: Task) -> list[str | To]:
     return [*(To("line", line) for line in task.payload["lines"]), "bill"]
 
 
-async def parts_awaited(conn: object, task: Task) -> list[str | To]:
-    return parts(conn, task)
-
-
 def work(dsn: str, pipeline: Pipeline, *stations: str) -> None:
     worker = PipelineWorker(dsn, pipeline, stations=stations or None, retry_policy=ONCE)
     worker.run(until_empty=True)
@@ -367,7 +347,7 @@ PARTS = [
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
 def test_a_task_becomes_several(conn: Connection, dsn: str, asynchronous: bool) -> None:
-    pipeline = orders(parts_awaited if asynchronous else parts)
+    pipeline = orders(aside(parts) if asynchronous else parts)
     task = push(conn, pipeline, ORDER)
     kind: Any = AsyncPipelineWorker if asynchronous else PipelineWorker
     run_until_empty(kind(dsn, pipeline, stations="split"))

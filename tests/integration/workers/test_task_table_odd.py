@@ -15,7 +15,7 @@ from pgqpy.retry import FixedDelay, Retry
 from pgqpy.tasks import TableWorker, TaskColumnNames
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 from tests.fixtures.fix_mail_table import Row, insert, last_error, send, sent, states, work
 from tests.fixtures.task_ops import hang_up
 
@@ -218,12 +218,8 @@ def test_whatever_the_role_says_of_transactions_and_texts(dsn: str, mail: Connec
     assert ops.value(mail, "select min(attempts) = 2 and max(attempts) = 2 from pi")
 
 
-def test_policies_say_which_rows_there_are(dsn: str, mail: Connection, conn: Connection) -> None:
-    mail.execute(
-        "do $$ begin if to_regrole('test_tenant') is null then create role test_tenant login;"
-        " end if; end $$"
-    )
-    mail.execute("grant pgq_reader to test_tenant")
+def test_policies_say_which_rows_there_are(dsn: str, mail: Connection, make_role: MakeRole) -> None:
+    make_role("tenant", "pgq_reader")
     mail.execute("grant select, update, delete on mail to test_tenant")
     mail.execute("grant insert on sent to test_tenant")
     mail.execute("alter table mail enable row level security")

@@ -25,6 +25,7 @@ from tests.fixtures.fix_task_worker import (
     STEAL,
     Batches,
     Writer,
+    aside,
     effects,
     error_of,
     left,
@@ -42,13 +43,12 @@ def test_each_task_is_handled_once_and_finished(
 ) -> None:
     seen: list[int] = []
 
-    async def handle_aside(task: Task) -> None:
-        await asyncio.sleep(0)
+    def handle(task: Task) -> None:
         seen.append(task.id)
 
-    handle = handle_aside if kind is AsyncTaskWorker else lambda task: seen.append(task.id)
     ids = tasks.push_many("work", range(200))
-    run_until_empty(kind(dsn, "work", handle, concurrency=concurrency, batch_size=50))
+    handler = aside(handle) if kind is AsyncTaskWorker else handle
+    run_until_empty(kind(dsn, "work", handler, concurrency=concurrency, batch_size=50))
     assert sorted(seen) == ids
     assert left(conn) == []
 

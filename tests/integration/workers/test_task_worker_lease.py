@@ -25,7 +25,7 @@ from tests.fixtures.fix_task_worker import (
     STEAL,
     Batches,
     Noting,
-    Writer,
+    aside,
     effects,
     left,
     run_until_empty,
@@ -50,11 +50,8 @@ def test_leases_are_renewed_while_a_handler_keeps_its_thread(
         wait_for_renewals(conn, task)
         ends.append(ops.value(conn, "select lease from pgq_task.task") - task.lease)
 
-    async def handle_aside(task: Task) -> None:
-        handle(task)
-
     tasks.push("work", 1)
-    run_until_empty(kind(dsn, "work", handle if kind is TaskWorker else handle_aside, lease=1))
+    run_until_empty(kind(dsn, "work", handle if kind is TaskWorker else aside(handle), lease=1))
     # Each renewal comes at about half of a lease, for another one.
     assert ends[0] > timedelta(seconds=1)
     assert left(conn) == []
@@ -84,22 +81,6 @@ def test_a_transaction_that_has_locked_its_task_is_not_in_the_way_of_its_renewal
     Locking(dsn).run(until_empty=True)
     assert left(conn) == []
     assert effects(conn) == ["x", "x"]
-
-
-def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    thief = conn
-
-    class Robbed(Noting, Writer):
-        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
-            super().process_task(conn, task)
-            thief.execute(STEAL, [task.id])
-
-    tasks.push("work", {"data": "x"})
-    worker = Robbed(dsn)
-    worker.run(until_empty=True)
-    assert effects(conn) == []
-    assert left(conn) == [("work", "claimed", 1, {"data": "x"})]
-    assert (worker.lost, worker.finished) == ([{"data": "x"}], 0)
 
 
 def test_a_task_that_is_stuck_ends_at_the_time_limit_of_its_queue(

@@ -132,21 +132,17 @@ def test_after_its_time_to_stop_a_worker_gives_back_what_still_runs(
     assert effects(conn) == []
 
 
-@pytest.mark.parametrize("listen", [True, False])
-def test_a_worker_that_waits_gets_what_is_pushed_and_what_becomes_due(
-    dsn: str, conn: Connection, tasks: Tasks, listen: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_does_not_listen_gets_what_is_pushed_and_what_becomes_due(
+    dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
     class Waiting(TaskWorker):
         queues = ("other", "work")
-        poll_interval = 3600 if listen else 0.05
+        poll_interval = 0.05
+        listen = False
 
         def handle_task(self, task: Task) -> None:
             conn.execute("insert into effect (data) values (%s)", [task.payload])
 
-    Waiting.listen = listen
-    if listen:
-        # It is LISTEN that wakes it, or the time at which a task is due.
-        monkeypatch.setattr("pgqpy.tasks._worker.claimer._FIRST_LOOK", 3600.0)
     tasks.create_queue("other")
     with running(Waiting(dsn)):
         for number in range(10):
@@ -215,21 +211,6 @@ def test_a_hook_that_raises_ends_the_worker(dsn: str, conn: Connection, tasks: T
     assert len(found) > 1
     assert [row[3] for row in found[1:]] == list(range(501 - len(found), 500))
     assert {row[1:3] for row in found[1:]} == {("available", 0)}
-
-
-def test_priorities_come_first_in_all_queues(dsn: str, conn: Connection, tasks: Tasks) -> None:
-    tasks.create_queue("other")
-    seen: list[str] = []
-    for _ in range(80):
-        tasks.push("work", "low")
-        tasks.push("other", "low other")
-    tasks.push("other", "high", priority=9)
-    TaskWorker(dsn, ["work", "other"], lambda task: seen.append(task.payload), batch_size=2).run(
-        until_empty=True
-    )
-    assert seen[0] == "high"
-    # Two at a time from either queue: by chance not once in a hundred billion times.
-    assert {"low", "low other"} <= set(seen[1:80])
 
 
 def test_until_empty_includes_what_handlers_push(dsn: str, conn: Connection, tasks: Tasks) -> None:

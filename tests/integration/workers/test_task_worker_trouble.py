@@ -24,6 +24,7 @@ from tests.fixtures.fix_task_worker import (
     STEAL,
     Noting,
     Writer,
+    aside,
     effects,
     error_of,
     left,
@@ -299,10 +300,7 @@ def test_what_a_handler_raises_is_its_tasks_failure(
         error = raised[-1]()
         raise error
 
-    async def fail_aside(*_: Any) -> None:
-        fail()
-
-    asyncio_way = type("Failing", (AsyncTaskWorker,), {"handle_task": fail_aside})
+    asyncio_way = type("Failing", (AsyncTaskWorker,), {"handle_task": aside(fail)})
     made: Any = asyncio_way if way == "asyncio" else type("Failing", (TaskWorker,), {way: fail})
     outcomes: list[tuple[Callable[[], Exception], str]] = [
         (lambda: DeadLetter(LookupError("no such account")), "LookupError: no such account"),
