@@ -321,7 +321,7 @@ class _Console:
         if name not in view.actions:
             raise HTTPException(400, "There is no such action.")
 
-        title, given = f"{view.path}: {name}", {**request.query_params, **form}
+        title, given = f"{view.path}: {name}", _given(request.query_params, form)
 
         def act(visit: Visit) -> Done:
             done = view.actions[name](self._look(request, visit), form)
@@ -475,6 +475,13 @@ def _status(error: PgqError, other: int = 409) -> int:
         case ConnectionFailed():
             return 503
     return other
+
+
+def _given(query: Mapping[str, str], form: Mapping[str, str]) -> dict[str, str]:
+    """Return what is logged of an action: also what the URL says if the form says something else,
+    as most actions take from it what they change."""
+    hidden = {name: value for name, value in query.items() if form.get(name, value) != value}
+    return {**query, **form} | {f"url.{name}": value for name, value in hidden.items()}
 
 
 async def _form(request: Request) -> Mapping[str, str]:

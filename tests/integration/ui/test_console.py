@@ -235,6 +235,37 @@ def test_actions_are_logged_with_their_role_in_their_transaction(
     assert len(conn.execute(logged).fetchall()) == 2
 
 
+def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client, page = console(dsn), f"/queue?name={queue}&url.name=decoy"
+    fields = {"action": "disable_insert", "value": "true", "name": "decoy", "url.name": "decoy"}
+    assert post(client, page, ADMIN, **fields).status_code == 303
+    Tasks(conn).create_queue("mails")
+    emptied = {"action": "configure", "max_attempts": "", "before_max_attempts": "5"}
+    assert post(client, "/task_queue?name=mails", ADMIN, **emptied).status_code == 303
+    logged = conn.execute("select al_arguments from pgq.action_log order by al_id").fetchall()
+    assert logged == [
+        ({"name": "decoy", "value": "true", "url.name": queue},),
+        ({"name": "mails", "max_attempts": ""},),
+    ]
+
+
+def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    post(client, "/queues", ADMIN, action="create", name="orders")
+    nested = "[" * 2000 + "]" * 2000
+    for odd in ("[]", "3", nested, f'{{"a": {nested}}}', f'{{"a": {"1" * 5000}}}', "{}"):
+        with conn.transaction():
+            conn.execute(f"set local role {READER}".encode())
+            conn.execute("select pgq.log_action(repeat('x', 5000), %s::jsonb)", [odd])
+    page = get(client, "/audit")
+    assert "name=orders" in page
+    assert len(page) < 50_000
+
+
 def test_masked_values_are_on_no_page(
     dsn: str, conn: Connection, roles: None, console: Console
 ) -> None:
