@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import IsolationLevel
@@ -47,7 +48,10 @@ class Visit:
 
 
 class Database:
-    """One session, used by one thread; visits wait for each other."""
+    """One session, used by one thread; visits wait for each other.
+
+    Of each role one visit at most is in that queue, so that no role can fill it.
+    """
 
     def __init__(self, dsn: str | None, *, statement_timeout: float, read_only: bool) -> None:
         self._dsn = dsn
@@ -55,6 +59,7 @@ class Database:
         self._read_only = read_only
         self._conn: Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pgqpy-ui")
+        self._turns: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
 
     async def visit(
         self, role: str | None, work: Callable[[Visit], T], *, change: bool = False
@@ -65,7 +70,9 @@ class Database:
         Raises PermissionDenied if the session may not act as that role, ReadOnly, and PgqError.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._visit, role, work, change)
+        turn = self._turns.setdefault(role, asyncio.Lock())
+        async with turn:
+            return await loop.run_in_executor(self._thread, self._visit, role, work, change)
 
     async def close(self) -> None:
         """Close the session; the next visit opens it again."""
@@ -109,6 +116,8 @@ class Database:
 
     def _begin(self, conn: Connection, role: str | None) -> Visit:
         [[database, session, standby, *_]] = conn.execute(BEGIN, [self._timeout]).fetchall()
+        # The session may be older than the schema.
+        refuse_planted(conn)
         if role is not None:
             try:
                 # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
@@ -125,15 +134,9 @@ class Database:
     def _connected(self) -> Connection:
         if self._conn is None or self._conn.closed:
             # Unprepared: a pooler may lend another session to each transaction.
-            conn = connect(
+            self._conn = connect(
                 self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
             )
-            try:
-                refuse_planted(conn)
-            except BaseException:
-                conn.close()
-                raise
-            self._conn = conn
         return self._conn
 
     def _close(self) -> None:
