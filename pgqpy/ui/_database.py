@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.json import set_json_loads
 
 from pgqpy.cli._base.database import refuse_planted
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
+from pgqpy.ui._mask import read_json
 
 T = TypeVar("T")
 
@@ -26,6 +30,18 @@ select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_re
        pg_catalog.set_config('jit', 'off', true)
 """
 ACT_AS = "select pg_catalog.set_config('role', %s, true)"
+
+
+class _Time(TimestamptzLoader):
+    """Reads times; one that Python does not know is the first or the last one that it knows."""
+
+    def load(self, data: bytes | bytearray | memoryview) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            is_past = text.endswith(b"BC") or text.startswith(b"-")
+            return (datetime.min if is_past else datetime.max).replace(tzinfo=UTC)
 
 
 class ReadOnly(PgqError):
@@ -137,6 +153,9 @@ class Database:
             self._conn = connect(
                 self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
             )
+            # One value of a role must not keep others from all that is on its page.
+            set_json_loads(read_json, self._conn)
+            self._conn.adapters.register_loader("timestamptz", _Time)
         return self._conn
 
     def _close(self) -> None:

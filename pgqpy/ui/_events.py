@@ -18,7 +18,7 @@ from pgqpy.doctor._history import COUNTERS
 from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
 from pgqpy.event import Event
 from pgqpy.producer import Producer
-from pgqpy.ui._mask import masked, text_masked
+from pgqpy.ui._mask import masked, require_flat, text_masked
 from pgqpy.ui._view import Done, File, Look, View
 
 #: Events on a page, and in a file.
@@ -160,10 +160,12 @@ def compared(change: Event, look: Look) -> list[tuple[str, Any, Any, bool]]:
     if change.operation in (None, "TRUNCATE"):
         return []
     try:
-        row: Any = masked(change.row(), look.masks)
-        old: Any = masked(change.old_row() or {}, look.masks)
-    except ValueError:
-        return []  # no row, or it was cut
+        whole, before_it = change.row(), change.old_row() or {}
+        require_flat([whole, before_it])
+    except (ValueError, RecursionError):
+        return []  # no row, or it was cut, or is nested too deeply
+    row: Any = masked(whole, look.masks)
+    old: Any = masked(before_it, look.masks)
     if change.operation == "DELETE":
         return [(name, value, None, False) for name, value in row.items()]
     # The old row may hold the changed columns only.

@@ -81,6 +81,27 @@ def test_payloads_are_shown_exactly_masked_and_never_run(
     assert len(get(client, f"/events?name={queue}")) < 30_000
 
 
+def test_a_deeply_nested_payload_is_shown_as_it_is_and_with_masks_not_at_all(
+    dsn: str, conn: Connection, queue: str, console: Console
+) -> None:
+    plain, hiding = console(dsn), console(dsn, mask=["$..password"])
+    for depth in (100, 500, 980, 5000):
+        nested = "[" * depth + '{"password": "4711"}' + "]" * depth
+        conn.execute(
+            "select pgq.insert_event(%s, 'U:id', %s, 't', null, null, null)", [queue, nested]
+        )
+        number = add(conn, queue, nested)
+        for url in (f"/events?name={queue}", f"/event?name={queue}&id={number}"):
+            get(plain, url)
+            assert "4711" not in get(hiding, url)
+        get(hiding, f"/event?name={queue}&id={number - 1}")
+        assert "4711" not in get(hiding, f"/events?name={queue}&download=csv")
+    wide = add(conn, queue, "[" * 900 + "1," * 50_000 + "1" + "]" * 900)
+    assert len(get(plain, f"/event?name={queue}&id={wide}")) < 1_000_000
+    marked = add(conn, queue, '\ufeff{"password": "0815"}')
+    assert "0815" not in get(hiding, f"/event?name={queue}&id={marked}")
+
+
 def test_bytes_that_are_no_text_are_told_and_the_console_goes_on(
     server: Server, conn: Connection, queue: str, client: Client, console: Console
 ) -> None:
