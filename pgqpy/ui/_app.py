@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import pgqpy
+from pgqpy._runtime.words import printable
 from pgqpy.doctor._history import History
 from pgqpy.errors import (
     ConnectionFailed,
@@ -343,7 +344,7 @@ class _Console:
                 lambda visit, count: log(visit, title, given, count),
             )
         fields = {"role": viewer.role, "page": str(request.url.path), "done": done.message}
-        logger.info("console: %s", done.message, extra=fields)
+        logger.info("console: %s", printable(done.message), extra=fields)
         here = f"/{view.path}?{request.url.query}" if request.url.query else f"/{view.path}"
         root = _root(request)
         response = RedirectResponse(root + (done.page or here), 303)
@@ -492,4 +493,7 @@ async def _form(request: Request) -> Mapping[str, str]:
         if len(body) > LARGEST:
             raise HTTPException(413, "This form is too large.")
     text = body.decode("utf-8", "replace")
-    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000))
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000))
+    except ValueError:
+        raise HTTPException(413, "This form is too large.") from None

@@ -29,6 +29,9 @@ select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_re
        -- To compile a query takes longer than any query of a page should.
        pg_catalog.set_config('jit', 'off', true)
 """
+#: The times that Python knows.
+FIRST = datetime(1, 1, 1, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 ACT_AS = "select pg_catalog.set_config('role', %s, true)"
 
 
@@ -41,7 +44,7 @@ class _Time(TimestamptzLoader):
         except psycopg.DataError:
             text = bytes(data)
             is_past = text.endswith(b"BC") or text.startswith(b"-")
-            return (datetime.min if is_past else datetime.max).replace(tzinfo=UTC)
+            return FIRST if is_past else LAST
 
 
 class ReadOnly(PgqError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +30,8 @@ SEARCHED = 50_000
 CUT, LONGEST, FILE = 2000, 200_000, 32 * 2**20
 EXTRAS = ("extra1", "extra2", "extra3", "extra4")
 FIELDS = ("type", "since", "from", "contains", "path", "value")
+#: What a spreadsheet computes, but for numbers.
+FORMULA = re.compile(r"[=@\t\r]|[-+](?![0-9.]+$)")
 
 # PostgreSQL checks the right to insert on the queue's relation.
 MAY_INSERT = """
@@ -124,7 +127,13 @@ def download(look: Look) -> File:
     if look.query["download"] == "csv":
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"])
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow(
+                {
+                    name: f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+                    for name, value in row.items()
+                }
+            )
         return File(f"{look.name}.csv", "text/csv", text.getvalue())
     text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return File(f"{look.name}.jsonl", "application/x-ndjson", text.getvalue())

@@ -251,6 +251,16 @@ def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
     ]
 
 
+def test_a_name_writes_no_line_of_its_own_into_the_log_of_the_application(
+    dsn: str, conn: Connection, roles: None, console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgqpy")
+    odd = "a\nERROR forged\x1b[2J"
+    assert post(console(dsn), "/queues", ADMIN, action="create", name=odd).status_code == 303
+    [said] = [each for each in caplog.messages if "created queue" in each]
+    assert said.isprintable()
+
+
 def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
     dsn: str, conn: Connection, roles: None, console: Console
 ) -> None:

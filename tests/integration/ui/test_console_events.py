@@ -200,6 +200,24 @@ def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Clie
     assert row["data"] == 'a "quoted", line\nand another'
 
 
+def test_no_cell_of_a_download_is_a_formula(conn: Connection, queue: str, client: Client) -> None:
+    texts = [
+        '=HYPERLINK("https://evil.example")',
+        "@SUM(1)",
+        "+1+cmd|' /C calc'!A0",
+        "-12.5",
+        "\t=1",
+    ]
+    for text in texts:
+        add(conn, queue, text, text)
+    answer = client.get(f"/events?name={queue}&download=csv", headers={ROLE: OWNER})
+    rows = [*csv.DictReader(io.StringIO(answer.text, newline=""))]
+    marked = [text if text == "-12.5" else f"'{text}" for text in texts]
+    assert [row["data"] for row in rows] == [row["type"] for row in rows] == marked
+    lines = get(client, f"/events?name={queue}&download=jsonl").splitlines()
+    assert [json.loads(each)["data"] for each in lines] == texts
+
+
 def test_a_download_masks_the_row_before_too(conn: Connection, queue: str, client: Client) -> None:
     conn.execute("create table payment (id int primary key, card text)")
     conn.execute("select pgq.capture_table('payment', %s, old_values => 'row')", [queue])
