@@ -111,9 +111,10 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
 def download(look: Look) -> File:
     """Return the events of the URL's conditions, as JSON lines or CSV."""
     found, _ = _found(look, look.name, LOADED, FILE // LOADED + 1)
-    if any(len(each.data or "") > FILE // LOADED for each in found):
+    texts = (getattr(each, name) or "" for each in found for name in ("data", *EXTRAS))
+    if any(len(text) > FILE // LOADED for text in texts):
         raise InvalidParameter(
-            f"a payload is longer than {FILE // LOADED:,} characters",
+            f"a payload or extra field is longer than {FILE // LOADED:,} characters",
             hint="read such events by `pgqpy event peek --json`",
         )
     rows = []

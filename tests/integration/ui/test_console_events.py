@@ -78,7 +78,13 @@ def test_payloads_are_shown_exactly_masked_and_never_run(
     page = get(client, f"/event?name={queue}&id={long}")
     assert "Only the first 200,000 characters" in page
     assert "4711" not in page
+    conn.execute(
+        "select pgq.insert_event(%s, 'a', 'b', repeat('e', 9000000), null, null, null)", [queue]
+    )
+    [[last]] = conn.execute("select max(ev_id) from pgq.event_template").fetchall()
     assert len(get(client, f"/events?name={queue}")) < 30_000
+    assert len(get(client, f"/event?name={queue}&id={last}")) < 300_000
+    assert "longer than" in get(client, f"/events?name={queue}&download=csv", status=500)
 
 
 def test_a_deeply_nested_payload_is_shown_as_it_is_and_with_masks_not_at_all(
