@@ -11,6 +11,8 @@ import sys
 from datetime import UTC, datetime
 from typing import IO
 
+from pgqpy._runtime.words import printable, printable_json
+
 logger = logging.getLogger("pgqpy")
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -60,7 +62,7 @@ class _Fields(logging.Formatter):
 
 class _Json(_Fields):
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(self.fields(record), default=str, ensure_ascii=False)
+        return printable_json(json.dumps(self.fields(record), default=str, ensure_ascii=False))
 
 
 class _Logfmt(_Fields):
@@ -75,7 +77,7 @@ class _Text(logging.Formatter):
         where = fields.pop("database", None)
         tail = "".join(f"  {key}={logfmt(value)}" for key, value in fields.items())
         head = f"{clock} {record.levelname:<7} {f'{where}: ' if where else ''}"
-        body = f"{head}{record.getMessage()}{tail}"
+        body = f"{head}{printable(record.getMessage())}{tail}"
         return f"{body}\n{self.formatException(record.exc_info)}" if record.exc_info else body
 
 
@@ -89,4 +91,4 @@ def logfmt(value: object) -> str:
         return f"{value:.3f}"
     text = str(value)
     bare = text.isprintable() and not any(sign in text for sign in ' ="') and text
-    return text if bare else json.dumps(text, ensure_ascii=False)
+    return text if bare else printable_json(json.dumps(text, ensure_ascii=False))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+
+# JSON itself escapes those before the space.
+_CONTROLS = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def duration(value: timedelta) -> str:
@@ -51,6 +55,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(text: str) -> str:
+    """Return the same JSON, with control characters escaped."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def size(value: float) -> str:

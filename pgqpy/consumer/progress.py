@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-_NAME = re.compile(r"pgqpy batch (\d+), (\d+) s(?:, (\d+)/(\d+) tasks)?:")
+# Any session can give itself any name: numbers that are too long are none of ours.
+_NAME = re.compile(
+    r"pgqpy batch ([0-9]{1,19}), ([0-9]{1,9}) s(?:, ([0-9]{1,9})/([0-9]{1,9}) tasks)?:"
+)
 
 
 @dataclass(frozen=True, slots=True)

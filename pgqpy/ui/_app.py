@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import pgqpy
+from pgqpy._runtime.words import printable
 from pgqpy.doctor._history import History
 from pgqpy.errors import (
     ConnectionFailed,
@@ -321,7 +322,7 @@ class _Console:
         if name not in view.actions:
             raise HTTPException(400, "There is no such action.")
 
-        title, given = f"{view.path}: {name}", {**request.query_params, **form}
+        title, given = f"{view.path}: {name}", _given(request.query_params, form)
 
         def act(visit: Visit) -> Done:
             done = view.actions[name](self._look(request, visit), form)
@@ -343,7 +344,7 @@ class _Console:
                 lambda visit, count: log(visit, title, given, count),
             )
         fields = {"role": viewer.role, "page": str(request.url.path), "done": done.message}
-        logger.info("console: %s", done.message, extra=fields)
+        logger.info("console: %s", printable(done.message), extra=fields)
         here = f"/{view.path}?{request.url.query}" if request.url.query else f"/{view.path}"
         root = _root(request)
         response = RedirectResponse(root + (done.page or here), 303)
@@ -477,6 +478,13 @@ def _status(error: PgqError, other: int = 409) -> int:
     return other
 
 
+def _given(query: Mapping[str, str], form: Mapping[str, str]) -> dict[str, str]:
+    """Return what is logged of an action: also what the URL says if the form says something else,
+    as most actions take from it what they change."""
+    hidden = {name: value for name, value in query.items() if form.get(name, value) != value}
+    return {**query, **form} | {f"url.{name}": value for name, value in hidden.items()}
+
+
 async def _form(request: Request) -> Mapping[str, str]:
     """Return the fields of a form; the last one of each name."""
     body = b""
@@ -485,4 +493,7 @@ async def _form(request: Request) -> Mapping[str, str]:
         if len(body) > LARGEST:
             raise HTTPException(413, "This form is too large.")
     text = body.decode("utf-8", "replace")
-    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000))
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000))
+    except ValueError:
+        raise HTTPException(413, "This form is too large.") from None

@@ -17,9 +17,13 @@ SHOWN = 200
 CUT = 200
 LOG = "select pgq.log_action(%s, %s, %s)"
 MAY_READ = "select has_table_privilege('pgq.action_log', 'select')"
+# Every role may write there what it likes, by SQL.
 READ = """
-select al_time as time, al_role as role, al_action as action, al_arguments as arguments,
-       al_count as count
+select al_time as time, al_role as role, left(al_action, 200) as action, al_count as count,
+       case when jsonb_typeof(al_arguments) = 'object' and length(al_arguments::text) < 20000
+            then array(select key || '=' || coalesce(value, '') from jsonb_each_text(al_arguments)
+                        order by key)
+            else array[left(al_arguments::text, 200)] end as arguments
   from pgq.action_log
  where (%(role)s = '' or al_role = %(role)s)
    and position(%(text)s in al_action || ' ' || al_arguments::text) > 0
@@ -34,9 +38,14 @@ PAYLOADS = {"data", "payload", "headers", "extra1", "extra2", "extra3", "extra4"
 def log(visit: Visit, action: str, given: Mapping[str, str], count: int | None) -> None:
     """Note an action in its transaction, as the role that acts."""
     arguments = {
-        name: f"({len(value):,} characters)" if name in PAYLOADS else value[:CUT].replace("\0", "")
+        name: f"({len(value):,} characters)"
+        if name.removeprefix("url.") in PAYLOADS
+        else value[:CUT].replace("\0", "")
         for name, value in given.items()
-        if value and name not in UNNAMED and not name.startswith("before_")
+        # A setting that was emptied is given, too.
+        if (value or given.get(f"before_{name}"))
+        and name not in UNNAMED
+        and not name.startswith("before_")
     }
     visit.conn.execute(LOG, [action, Jsonb(arguments), count])
 

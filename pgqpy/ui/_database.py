@@ -6,14 +6,19 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.json import set_json_loads
 
 from pgqpy.cli._base.database import refuse_planted
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
+from pgqpy.ui._mask import read_json
 
 T = TypeVar("T")
 
@@ -24,7 +29,22 @@ select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_re
        -- To compile a query takes longer than any query of a page should.
        pg_catalog.set_config('jit', 'off', true)
 """
+#: The times that Python knows.
+FIRST = datetime(1, 1, 1, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 ACT_AS = "select pg_catalog.set_config('role', %s, true)"
+
+
+class _Time(TimestamptzLoader):
+    """Reads times; one that Python does not know is the first or the last one that it knows."""
+
+    def load(self, data: bytes | bytearray | memoryview) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            is_past = text.endswith(b"BC") or text.startswith(b"-")
+            return FIRST if is_past else LAST
 
 
 class ReadOnly(PgqError):
@@ -47,7 +67,10 @@ class Visit:
 
 
 class Database:
-    """One session, used by one thread; visits wait for each other."""
+    """One session, used by one thread; visits wait for each other.
+
+    Of each role one visit at most is in that queue, so that no role can fill it.
+    """
 
     def __init__(self, dsn: str | None, *, statement_timeout: float, read_only: bool) -> None:
         self._dsn = dsn
@@ -55,6 +78,7 @@ class Database:
         self._read_only = read_only
         self._conn: Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pgqpy-ui")
+        self._turns: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
 
     async def visit(
         self, role: str | None, work: Callable[[Visit], T], *, change: bool = False
@@ -65,7 +89,9 @@ class Database:
         Raises PermissionDenied if the session may not act as that role, ReadOnly, and PgqError.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._visit, role, work, change)
+        turn = self._turns.setdefault(role, asyncio.Lock())
+        async with turn:
+            return await loop.run_in_executor(self._thread, self._visit, role, work, change)
 
     async def close(self) -> None:
         """Close the session; the next visit opens it again."""
@@ -109,6 +135,8 @@ class Database:
 
     def _begin(self, conn: Connection, role: str | None) -> Visit:
         [[database, session, standby, *_]] = conn.execute(BEGIN, [self._timeout]).fetchall()
+        # The session may be older than the schema.
+        refuse_planted(conn)
         if role is not None:
             try:
                 # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
@@ -125,15 +153,12 @@ class Database:
     def _connected(self) -> Connection:
         if self._conn is None or self._conn.closed:
             # Unprepared: a pooler may lend another session to each transaction.
-            conn = connect(
+            self._conn = connect(
                 self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
             )
-            try:
-                refuse_planted(conn)
-            except BaseException:
-                conn.close()
-                raise
-            self._conn = conn
+            # One value of a role must not keep others from all that is on its page.
+            set_json_loads(read_json, self._conn)
+            self._conn.adapters.register_loader("timestamptz", _Time)
         return self._conn
 
     def _close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from pgqpy.doctor._history import COUNTERS
 from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
 from pgqpy.event import Event
 from pgqpy.producer import Producer
-from pgqpy.ui._mask import masked, text_masked
+from pgqpy.ui._mask import masked, require_flat, text_masked
 from pgqpy.ui._view import Done, File, Look, View
 
 #: Events on a page, and in a file.
@@ -29,6 +30,8 @@ SEARCHED = 50_000
 CUT, LONGEST, FILE = 2000, 200_000, 32 * 2**20
 EXTRAS = ("extra1", "extra2", "extra3", "extra4")
 FIELDS = ("type", "since", "from", "contains", "path", "value")
+#: What a spreadsheet computes, but for numbers.
+FORMULA = re.compile(r"[=@\t\r]|[-+](?![0-9.]+$)")
 
 # PostgreSQL checks the right to insert on the queue's relation.
 MAY_INSERT = """
@@ -108,9 +111,10 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
 def download(look: Look) -> File:
     """Return the events of the URL's conditions, as JSON lines or CSV."""
     found, _ = _found(look, look.name, LOADED, FILE // LOADED + 1)
-    if any(len(each.data or "") > FILE // LOADED for each in found):
+    texts = (getattr(each, name) or "" for each in found for name in ("data", *EXTRAS))
+    if any(len(text) > FILE // LOADED for text in texts):
         raise InvalidParameter(
-            f"a payload is longer than {FILE // LOADED:,} characters",
+            f"a payload or extra field is longer than {FILE // LOADED:,} characters",
             hint="read such events by `pgqpy event peek --json`",
         )
     rows = []
@@ -124,7 +128,13 @@ def download(look: Look) -> File:
     if look.query["download"] == "csv":
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["id"])
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow(
+                {
+                    name: f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+                    for name, value in row.items()
+                }
+            )
         return File(f"{look.name}.csv", "text/csv", text.getvalue())
     text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return File(f"{look.name}.jsonl", "application/x-ndjson", text.getvalue())
@@ -160,10 +170,12 @@ def compared(change: Event, look: Look) -> list[tuple[str, Any, Any, bool]]:
     if change.operation in (None, "TRUNCATE"):
         return []
     try:
-        row: Any = masked(change.row(), look.masks)
-        old: Any = masked(change.old_row() or {}, look.masks)
-    except ValueError:
-        return []  # no row, or it was cut
+        whole, before_it = change.row(), change.old_row() or {}
+        require_flat([whole, before_it])
+    except (ValueError, RecursionError):
+        return []  # no row, or it was cut, or is nested too deeply
+    row: Any = masked(whole, look.masks)
+    old: Any = masked(before_it, look.masks)
     if change.operation == "DELETE":
         return [(name, value, None, False) for name, value in row.items()]
     # The old row may hold the changed columns only.

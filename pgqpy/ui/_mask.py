@@ -7,6 +7,10 @@ import re
 from collections.abc import Collection
 
 MASKED = "•••"
+#: Nested deeper, a value is not taken apart: that costs much, and in the end Python refuses it.
+DEEPEST = 50
+#: Stands for a JSON value of the database that cannot be read.
+UNREADABLE = {"not shown": "it is nested too deeply, or a number in it is too long"}
 PATH = re.compile(r"\$(?:(?:\.\.?(?:[\w-]+|\*))|\[\*\])+")
 STEP = re.compile(r"(\.\.?)([\w-]+|\*)|\[\*\]")
 
@@ -49,16 +53,43 @@ def masked(value: object, paths: tuple[Steps, ...]) -> object:
 def text_masked(text: str | None, paths: tuple[Steps, ...], indent: int | None = None) -> str:
     """Return a payload for reading: JSON masked, and with its numbers as they are.
 
-    With masks, what begins as JSON but is none, or was cut, is not shown.
+    With masks, what begins as JSON but is none, or was cut, or is nested deeply, is not shown.
     """
     if text is None:
         return ""
     try:
         value = json.loads(text, parse_int=_digits, parse_float=_digits)
+        require_flat(value)
     except (ValueError, RecursionError):
-        return MASKED if paths and text.lstrip()[:1] in ("{", "[", '"') else text
+        begins = text.lstrip("\ufeff \t\r\n")[:1]
+        return MASKED if paths and begins in ("{", "[", '"') else text
     written = json.dumps(masked(value, paths), ensure_ascii=False, indent=indent)
     return DIGITS.sub(r"\1", written)
+
+
+def read_json(text: str | bytes) -> object:
+    """Read a JSON value of the database, `UNREADABLE` if that is impossible."""
+    try:
+        value: object = json.loads(text)
+        require_flat(value)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+    return value
+
+
+def require_flat(value: object) -> None:
+    """Raise ValueError if a value is nested deeper than `DEEPEST`."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise ValueError("nested too deeply")
 
 
 def _digits(text: str) -> str:

@@ -25,7 +25,7 @@ select pid, application_name as name, host(client_addr) as host, usename::text a
        backend_start as since
   from pg_stat_activity
  where datname = current_database()
-   and application_name ~ '^pgqpy (spark (read|sink)$|batch \d+, |.+ (stream|slice)$)'
+   and application_name ~ '^pgqpy (spark (read|sink)$|batch \d{1,19}, \d{1,9} s|.+ (stream|slice)$)'
  order by backend_start, pid
  limit %s
 """

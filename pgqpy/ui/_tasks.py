@@ -24,7 +24,7 @@ from pgqpy.errors import (
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
-from pgqpy.ui._mask import masked
+from pgqpy.ui._mask import UNREADABLE, masked
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._queues import changed_in, require_name
@@ -232,7 +232,9 @@ def task(look: Look) -> dict[str, Any]:
             if found.status != "claimed" or name == "cancel"
         },
         # A masked payload cannot be edited: the mask would be written.
-        "written": None if look.masks else json.dumps(found.payload, ensure_ascii=False, indent=2),
+        "written": None
+        if look.masks or found.payload == UNREADABLE
+        else json.dumps(found.payload, ensure_ascii=False, indent=2),
         "longest": LONGEST,
     }
 

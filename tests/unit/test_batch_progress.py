@@ -24,6 +24,13 @@ def test_what_a_session_is_called_tells_the_progress(
     assert BatchProgress.from_session_name(name) == progress
 
 
-@pytest.mark.parametrize("name", ["", "psql", "pgqpy report", "pgqpy batch x, 1 s: report"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "psql", "pgqpy report", "pgqpy batch x, 1 s: report"),
+        # More than an interval or a bigint holds.
+        *("pgqpy batch 1, 99999999999999999 s: x", f"pgqpy batch {10**25}, 1 s: x"),
+    ],
+)
 def test_other_sessions_tell_none(name: str) -> None:
     assert BatchProgress.from_session_name(name) is None

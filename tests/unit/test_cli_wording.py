@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pgqpy._runtime.words import duration, printable, rate
+from pgqpy._runtime.words import duration, printable, printable_json, rate
 from pgqpy.cli._base.output import shown
 
 
@@ -33,4 +33,5 @@ def test_rates_have_as_many_digits_as_tell_anything() -> None:
 def test_cells_are_written_for_people_and_control_characters_as_escapes() -> None:
     assert printable("a\x1b[31mb\nc\x9b") == r"a\x1b[31mb\nc\x9b"
     assert printable("Flüge 航班 ✈") == "Flüge 航班 ✈"
+    assert printable_json('"Flüge\x9b2J\u202e"') == r'"Flüge\u009b2J\u202e"'
     assert list(map(shown, (None, True, False, 1234567))) == ["-", "yes", "no", "1,234,567"]

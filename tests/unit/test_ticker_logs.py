@@ -54,6 +54,13 @@ def test_logfmt_quotes_what_would_be_ambiguous() -> None:
     assert line.endswith('newline="a\\nb" n=3\n')
 
 
+@pytest.mark.parametrize("form", ["text", "logfmt", "json"])
+def test_no_text_writes_a_line_of_its_own_or_controls_a_terminal(form: str) -> None:
+    stream, log = lines(form)
+    log.info("queue a\nb\x1b[2J\x9b31m\u202e", extra={"queue": "a\nb\x1b\x9b31m\u202e"})
+    assert stream.getvalue().removesuffix("\n").isprintable()
+
+
 def test_a_terminal_shows_the_database_before_the_message() -> None:
     stream, log = lines("text")
     log.info("leading", extra={"server_pid": 7})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgqpy._runtime.words import brief, duration, printable, rate
+from pgqpy._runtime.words import brief, duration, printable, printable_json, rate
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,7 +62,8 @@ def say(message: str) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document: times in ISO 8601, intervals in seconds."""
-    click.echo(json.dumps(value, default=_json_value, ensure_ascii=False, indent=indent))
+    text = json.dumps(value, default=_json_value, ensure_ascii=False, indent=indent)
+    click.echo(printable_json(text))
 
 
 def _json_value(value: object) -> Any:

@@ -15,9 +15,11 @@ from pgqpy.event import Event
 
 COLUMNS: LiteralString = """
 select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type,
-       case when %(cut)s::int is null then ev_data else left(ev_data, %(cut)s) end as ev_data,
-       ev_extra1, ev_extra2, ev_extra3, ev_extra4
+       left(ev_data, %(cut)s) as ev_data, left(ev_extra1, %(cut)s), left(ev_extra2, %(cut)s),
+       left(ev_extra3, %(cut)s), left(ev_extra4, %(cut)s)
 """
+#: Characters that no text has.
+UNCUT = 2**31 - 1
 
 # The tick to start from: the newest with that many events behind it. A transaction older than
 # that tick's snapshot cannot hold newer events.
@@ -101,8 +103,8 @@ class Wanted:
     path: str | None = None
     value: str | None = None
     from_id: int | None = None
-    #: The characters of each payload that are read.
-    cut: int | None = None
+    #: The characters of each payload and extra field that are read.
+    cut: int = UNCUT
 
 
 class Newest(NamedTuple):
@@ -158,8 +160,8 @@ def of_ticks(conn: Connection, queue: str, first: int, last: int, wanted: Wanted
     return _read(conn, statement.format(sql.SQL(text.replace("%", "%%"))), asdict(wanted))
 
 
-def one(conn: Connection, queue: str, event_id: int, cut: int | None = None) -> Event | None:
-    """Return a stored event by its id, ``cut`` characters of its payload. Raises QueueNotFound."""
+def one(conn: Connection, queue: str, event_id: int, cut: int = UNCUT) -> Event | None:
+    """Return a stored event by its id, ``cut`` characters of each field. Raises QueueNotFound."""
     queue_id, events = _events(conn, queue)
     given = {"queue_id": queue_id, "event_id": event_id, "cut": cut}
     return next(iter(_read(conn, sql.SQL(ONE).format(events=events), given)), None)

@@ -15,7 +15,7 @@ from pgqpy.admin import Admin
 from pgqpy.embedded import Server
 from pgqpy.errors import PgqError
 from pgqpy.tasks import Tasks
-from pgqpy.ui._database import Database
+from pgqpy.ui._database import Database, Visit
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import (
     HOST,
@@ -235,6 +235,47 @@ def test_actions_are_logged_with_their_role_in_their_transaction(
     assert len(conn.execute(logged).fetchall()) == 2
 
 
+def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client, page = console(dsn), f"/queue?name={queue}&url.name=decoy"
+    fields = {"action": "disable_insert", "value": "true", "name": "decoy", "url.name": "decoy"}
+    assert post(client, page, ADMIN, **fields).status_code == 303
+    Tasks(conn).create_queue("mails")
+    emptied = {"action": "configure", "max_attempts": "", "before_max_attempts": "5"}
+    assert post(client, "/task_queue?name=mails", ADMIN, **emptied).status_code == 303
+    logged = conn.execute("select al_arguments from pgq.action_log order by al_id").fetchall()
+    assert logged == [
+        ({"name": "decoy", "value": "true", "url.name": queue},),
+        ({"name": "mails", "max_attempts": ""},),
+    ]
+
+
+def test_a_name_writes_no_line_of_its_own_into_the_log_of_the_application(
+    dsn: str, conn: Connection, roles: None, console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgqpy")
+    odd = "a\nERROR forged\x1b[2J"
+    assert post(console(dsn), "/queues", ADMIN, action="create", name=odd).status_code == 303
+    [said] = [each for each in caplog.messages if "created queue" in each]
+    assert said.isprintable()
+
+
+def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    client = console(dsn)
+    post(client, "/queues", ADMIN, action="create", name="orders")
+    nested = "[" * 2000 + "]" * 2000
+    for odd in ("[]", "3", nested, f'{{"a": {nested}}}', f'{{"a": {"1" * 5000}}}', "{}"):
+        with conn.transaction():
+            conn.execute(f"set local role {READER}".encode())
+            conn.execute("select pgq.log_action(repeat('x', 5000), %s::jsonb)", [odd])
+    page = get(client, "/audit")
+    assert "name=orders" in page
+    assert len(page) < 50_000
+
+
 def test_masked_values_are_on_no_page(
     dsn: str, conn: Connection, roles: None, console: Console
 ) -> None:
@@ -276,6 +317,51 @@ def test_a_look_cannot_write(dsn: str, queue: str) -> None:
     assert caught.value.sqlstate == "25006"
 
 
+def test_a_role_that_asks_for_much_lets_others_in_between(dsn: str, roles: None) -> None:
+    database = Database(dsn, statement_timeout=5, read_only=False)
+    done: list[str] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def first(visit: Visit) -> None:
+        begun.set()
+        may_end.wait(30)
+
+    async def ask() -> None:
+        greedy = [asyncio.create_task(database.visit(READER, first))]
+        await asyncio.to_thread(begun.wait, 30)
+        note = done.append
+        greedy += [
+            asyncio.create_task(database.visit(READER, lambda _: note("greedy"))) for _ in range(20)
+        ]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(database.visit(ADMIN, lambda _: note("other")))
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(other, *greedy)
+        await database.close()
+
+    asyncio.run(ask())
+    assert done.index("other") <= 1
+
+
+def test_a_schema_that_another_role_has_made_meanwhile_is_not_used(
+    server: Server, conn: Connection, console: Console
+) -> None:
+    conn.execute("create role ui_test_mallory login")
+    conn.execute("create database test_bare")
+    try:
+        conn.execute("grant create on database test_bare to ui_test_mallory")
+        client = console(server.dsn_of("test_bare"))
+        assert "does not exist" in get(client, "/audit", "postgres", 500)
+        with psycopg.connect(server.dsn_of("test_bare", "ui_test_mallory")) as mallory:
+            mallory.execute("create schema pgq")
+            mallory.execute("create table pgq.action_log (al_id bigint)")
+        assert "belongs to role ui_test_mallory" in get(client, "/audit", "postgres", 500)
+    finally:
+        conn.execute("drop database test_bare with (force)")
+        conn.execute("drop role ui_test_mallory")
+
+
 def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
     dsn: str, conn: Connection, roles: None, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +392,7 @@ def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
         conn.execute("select pgq.register_consumer(%s, 'c')", [f"q{number}"])
         tasks.create_queue(f"t{number}")
     assert [needed(url) for url in views] == before
-    assert max(before) <= 25
+    assert max(before) <= 26
 
 
 def test_a_page_is_kept_up_to_date_over_a_restart_of_the_server_by_one_session(

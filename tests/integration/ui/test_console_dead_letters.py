@@ -133,3 +133,16 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     assert post(client, page, OWNER, action="replay", queue=queue).status_code == 303
     assert "after 0." in ended(client)
     assert ops.value(conn, COUNT) == left
+
+
+def test_a_retry_at_a_time_without_end_hides_no_letter(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    admin = Admin(conn)
+    admin.register_consumer(queue, "billing")
+    number = ops.value(conn, "select pgq.insert_event(%s, 't', 'd')", queue)
+    ops.tick(conn, queue)
+    batch = admin.next_batch(queue, "billing")
+    for time in ("infinity", "20000-01-01"):
+        conn.execute("select pgq.event_retry(%s, %s, %s::timestamptz)", [batch, number, time])
+        assert "9999-12-31" in get(client, "/dead_letters")

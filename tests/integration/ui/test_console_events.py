@@ -78,7 +78,34 @@ def test_payloads_are_shown_exactly_masked_and_never_run(
     page = get(client, f"/event?name={queue}&id={long}")
     assert "Only the first 200,000 characters" in page
     assert "4711" not in page
+    conn.execute(
+        "select pgq.insert_event(%s, 'a', 'b', repeat('e', 9000000), null, null, null)", [queue]
+    )
+    [[last]] = conn.execute("select max(ev_id) from pgq.event_template").fetchall()
     assert len(get(client, f"/events?name={queue}")) < 30_000
+    assert len(get(client, f"/event?name={queue}&id={last}")) < 300_000
+    assert "longer than" in get(client, f"/events?name={queue}&download=csv", status=500)
+
+
+def test_a_deeply_nested_payload_is_shown_as_it_is_and_with_masks_not_at_all(
+    dsn: str, conn: Connection, queue: str, console: Console
+) -> None:
+    plain, hiding = console(dsn), console(dsn, mask=["$..password"])
+    for depth in (100, 500, 980, 5000):
+        nested = "[" * depth + '{"password": "4711"}' + "]" * depth
+        conn.execute(
+            "select pgq.insert_event(%s, 'U:id', %s, 't', null, null, null)", [queue, nested]
+        )
+        number = add(conn, queue, nested)
+        for url in (f"/events?name={queue}", f"/event?name={queue}&id={number}"):
+            get(plain, url)
+            assert "4711" not in get(hiding, url)
+        get(hiding, f"/event?name={queue}&id={number - 1}")
+        assert "4711" not in get(hiding, f"/events?name={queue}&download=csv")
+    wide = add(conn, queue, "[" * 900 + "1," * 50_000 + "1" + "]" * 900)
+    assert len(get(plain, f"/event?name={queue}&id={wide}")) < 1_000_000
+    marked = add(conn, queue, '\ufeff{"password": "0815"}')
+    assert "0815" not in get(hiding, f"/event?name={queue}&id={marked}")
 
 
 def test_bytes_that_are_no_text_are_told_and_the_console_goes_on(
@@ -177,6 +204,24 @@ def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Clie
     assert "attachment" in answer.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(answer.text))
     assert row["data"] == 'a "quoted", line\nand another'
+
+
+def test_no_cell_of_a_download_is_a_formula(conn: Connection, queue: str, client: Client) -> None:
+    texts = [
+        '=HYPERLINK("https://evil.example")',
+        "@SUM(1)",
+        "+1+cmd|' /C calc'!A0",
+        "-12.5",
+        "\t=1",
+    ]
+    for text in texts:
+        add(conn, queue, text, text)
+    answer = client.get(f"/events?name={queue}&download=csv", headers={ROLE: OWNER})
+    rows = [*csv.DictReader(io.StringIO(answer.text, newline=""))]
+    marked = [text if text == "-12.5" else f"'{text}" for text in texts]
+    assert [row["data"] for row in rows] == [row["type"] for row in rows] == marked
+    lines = get(client, f"/events?name={queue}&download=jsonl").splitlines()
+    assert [json.loads(each)["data"] for each in lines] == texts
 
 
 def test_a_download_masks_the_row_before_too(conn: Connection, queue: str, client: Client) -> None:

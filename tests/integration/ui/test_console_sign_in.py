@@ -115,6 +115,8 @@ def test_forms_of_other_sites_and_other_viewers_change_nothing(
     assert post(client, "/queues", ann, action="nothing").status_code == 400
     large = client.post("/queues", content=b"a" * 2**21, headers={ROLE: ann, "Origin": HOST})
     assert large.status_code == 413
+    many = client.post("/queues", content=b"a&" * 2000, headers={ROLE: ann, "Origin": HOST})
+    assert many.status_code == 413
     # Behind a proxy that changes the host, browsers still say that it is the same origin.
     form = {"csrf": own, "action": "create", "name": "good"}
     headers = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example", ROLE: ann}

@@ -230,6 +230,25 @@ def test_masked_payloads_are_not_edited_nor_shown(dsn: str, console: Console, ta
     assert post(client, one, OWNER, **edited).status_code == 409
 
 
+def test_a_payload_that_python_cannot_read_hides_no_other_task(
+    client: Client, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.push("mails", {"to": "ann"})
+    nested = "[" * 2000 + "]" * 2000
+    for odd in (f'{{"n": {nested}}}', f'{{"n": {"1" * 5000}}}'):
+        push = "select pgq_task.push('mails', %s::jsonb, headers => %s::jsonb)"
+        [[number]] = conn.execute(push, [odd, odd]).fetchall()
+        conn.execute(
+            "select pgq_task.set_periodic('odd', 'mails', '@every 90s', 'UTC', %s::jsonb)", [odd]
+        )
+        assert "ann" in get(client, page())
+        shown = get(client, f"/task?id={number}")
+        assert "nested too deeply" in shown
+        assert "Another payload" not in shown
+        get(client, "/task_queues")
+        get(client, "/periodic?name=odd")
+
+
 def test_finished_tasks_are_shown_and_pushed_again(client: Client, tasks: Tasks) -> None:
     tasks.set_config("mails", "keep", "1 day")
     tasks.push("mails", "to ann")
