@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -99,6 +101,8 @@ HEADERS = {
 }
 #: Of one of several databases.
 NAME = re.compile("[A-Za-z0-9_-]+")
+#: Seconds after which a browser has to ask for the stream of a page again, as the user it then is.
+STREAM = 300.0
 #: The largest form in bytes.
 LARGEST = 2**20
 #: Carries the message of an action to the next page.
@@ -311,7 +315,8 @@ class _Console:
 
         make = partial(self.database.visit, viewer.role, write)
         key = (viewer.role, _root(request), view.path, request.url.query)
-        events = self.live.events(key, make, viewer.ends)
+        ends = min(viewer.ends or math.inf, time.time() + STREAM)
+        events = self.live.events(key, make, ends)
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _act(self, request: Request, view: View, viewer: Viewer) -> Response:
@@ -437,7 +442,7 @@ class _Console:
         if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
             raise HTTPException(403, "This form is not from a page of the console.")
         response = self._error(request, 200, "You have signed out", "Close this tab.")
-        self.sign_in.forget(response, request)
+        self.sign_in.forget(response, request, viewer)
         return response
 
     # --- the rest

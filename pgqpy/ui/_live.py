@@ -64,17 +64,17 @@ class Live:
     def __init__(self) -> None:
         self._feeds: dict[Hashable, _Feed] = {}
 
-    async def events(self, key: Hashable, make: Make, ends: float | None) -> AsyncIterator[str]:
+    async def events(self, key: Hashable, make: Make, ends: float) -> AsyncIterator[str]:
         """Yield the events for one viewer of a page: all fragments first, later those that changed.
 
-        ``ends`` is the time at which the viewer has to sign in again.
+        ``ends`` is the time at which the viewer has to ask again.
         """
         feed = self._feeds.get(key) or self._feeds.setdefault(key, _Feed(make))
         feed.viewers += 1
         sent: dict[str, str] = {}
         problem = None
         try:
-            while ends is None or time.time() < ends:
+            while time.time() < ends:
                 before, sent = sent, feed.fragments
                 for name, html in sent.items():
                     if before.get(name) != html:

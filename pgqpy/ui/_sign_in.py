@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection, Request
@@ -58,6 +58,8 @@ class SignIn:
     dsn: str | None
     secret: bytes
     by_link: bool = False
+    #: When the cookies end whose viewers have signed out, by their nonces.
+    _signed_out: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_link = self.token is not None
@@ -130,8 +132,11 @@ class SignIn:
             samesite="strict",
         )
 
-    def forget(self, response: Response, request: Request) -> None:
-        """Take the cookie away."""
+    def forget(self, response: Response, request: Request, viewer: Viewer) -> None:
+        """Take the cookie away, and take it from no other browser."""
+        now = time.time()
+        self._signed_out = {each: end for each, end in self._signed_out.items() if end > now}
+        self._signed_out[viewer.nonce] = viewer.ends or 0
         response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")
 
     def _from_cookie(self, cookie: str) -> Viewer | None:
@@ -139,8 +144,10 @@ class SignIn:
         if not hmac.compare_digest(signature.encode(), self._sign(f"cookie {text}").encode()):
             return None
         by_link, role, nonce, ends = json.loads(base64.urlsafe_b64decode(text))
+        if nonce in self._signed_out or time.time() >= ends:
+            return None
         # Its role is one of those that this way to sign in gives.
-        return Viewer(role, nonce, ends) if by_link == self.by_link and time.time() < ends else None
+        return Viewer(role, nonce, ends) if by_link == self.by_link else None
 
     def _sign(self, text: str) -> str:
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()

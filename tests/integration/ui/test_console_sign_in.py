@@ -12,8 +12,19 @@ import pytest
 import pgqpy.ui
 from pgqpy.admin import Admin
 from pgqpy.embedded import Server
-from pgqpy.ui import _sign_in
-from tests.fixtures.fix_console import HOST, ROLE, Client, Console, Links, csrf, post
+from pgqpy.ui import _app, _live, _sign_in
+from tests.fixtures.fix_console import (
+    HOST,
+    ROLE,
+    Client,
+    Console,
+    Links,
+    by_header,
+    csrf,
+    post,
+    serving,
+    watching,
+)
 from tests.fixtures.fix_db import Connection
 
 TOKEN = "a-secret-of-the-link"
@@ -189,9 +200,24 @@ def test_a_password_is_one_that_postgresql_has_asked_for(
     assert sign_in("carl", "swordfish") == 200
     shown = client.get("/").text
     assert "as <bdi>carl</bdi>" in shown
-    form = {"csrf": csrf(shown)}
+    form, kept = {"csrf": csrf(shown)}, client.cookies[_sign_in.COOKIE]
     assert client.post("/sign-out", data=form, headers={"Origin": HOST}).status_code == 200
     assert client.get("/").status_code == 303
+    # Neither does a copy of the cookie sign in.
+    assert client.get("/", headers={"Cookie": f"{_sign_in.COOKIE}={kept}"}).status_code == 303
+
+
+def test_a_stream_ends_so_that_its_user_is_asked_for_again(
+    dsn: str, roles: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_app, "STREAM", 0.2)
+    monkeypatch.setattr(_live, "KEEP_ALIVE", 0.3)
+    with (
+        serving(pgqpy.ui.app(dsn, user=by_header)) as url,
+        watching(f"{url}/queues", roles[0]) as stream,
+        pytest.raises(AssertionError, match="the stream has ended"),
+    ):
+        stream.until(lambda *_: False)
 
 
 def test_mounted_under_a_path_all_addresses_are_below_it(
