@@ -67,7 +67,7 @@ class Live:
     async def events(self, key: Hashable, make: Make, ends: float) -> AsyncIterator[str]:
         """Yield the events for one viewer of a page: all fragments first, later those that changed.
 
-        ``ends`` is the time at which the viewer has to ask again.
+        ``ends`` is the time at which the viewer has to ask again; it is told to.
         """
         feed = self._feeds.get(key) or self._feeds.setdefault(key, _Feed(make))
         feed.viewers += 1
@@ -87,6 +87,7 @@ class Live:
                         await feed.change()
                         continue
                 yield ": alive\n\n"
+            yield _event("again", None)
         finally:
             feed.viewers -= 1
             if not feed.viewers:

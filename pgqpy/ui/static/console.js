@@ -94,6 +94,10 @@ function connect() {
     tell(state.problem && `${state.problem}.`);
     say(state.problem ? "no answer" : status(), !state.problem);
   });
+  source.addEventListener("again", () => {
+    disconnect();
+    connect();
+  });
   source.onopen = () => say(status(), true);
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) {
