@@ -133,7 +133,7 @@ class SignIn:
         )
 
     def forget(self, response: Response, request: Request, viewer: Viewer) -> None:
-        """Take the cookie away, and take it from no other browser."""
+        """Take the cookie away; a copy of it signs in no more."""
         now = time.time()
         self._signed_out = {each: end for each, end in self._signed_out.items() if end > now}
         self._signed_out[viewer.nonce] = viewer.ends or 0
