@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -31,6 +32,23 @@ class Task:
     error: str | None
     unique_key: str | None
     order_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for JSON that PostgreSQL can hold and Python cannot read: nested too deeply, or with a
+    number of thousands of digits."""
+
+    error: Exception
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read a value of the database, `Unreadable` if that is impossible: to push it would end
+    workers."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        return Unreadable(error)
 
 
 class Pushed(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 
 from psycopg import Cursor
 from psycopg.rows import tuple_row
+from psycopg.types.json import set_json_loads
 
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PgqError, translate_errors
@@ -18,6 +19,7 @@ from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due import LOOK, push_due
 from pgqpy.tasks._settings import Settings
+from pgqpy.tasks._values import read_json
 from pgqpy.tasks._worker.completer import send
 from pgqpy.tasks._worker.completion import Completions
 
@@ -44,6 +46,7 @@ class Exchange:
         if self._conn is None or self._conn.closed:
             database = self._settings.database
             self._conn = connect(database.dsn, **database.options)
+            set_json_loads(read_json, self._conn)
             read_committed(self._conn)
         return self._conn
 

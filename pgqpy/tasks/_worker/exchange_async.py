@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
+from psycopg.types.json import set_json_loads
 
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import PgqError, translate_errors
@@ -15,6 +16,7 @@ from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due_async import LOOK, async_push_due
 from pgqpy.tasks._settings import Settings
+from pgqpy.tasks._values import read_json
 from pgqpy.tasks._worker.completer_async import async_send
 from pgqpy.tasks._worker.completion import Completions
 
@@ -41,6 +43,7 @@ class AsyncExchange:
         if self._conn is None or self._conn.closed:
             database = self._settings.database
             self._conn = await async_connect(database.dsn, **database.options)
+            set_json_loads(read_json, self._conn)
             await async_read_committed(self._conn)
         return self._conn
 

@@ -118,6 +118,8 @@ class Executor:
                 self._end(Completion(claim, Released(None)))
             elif claim.suspect and (outcome := self._completer.taken_over(claim)):
                 self._end(Completion(claim, outcome))
+            elif (unread := claim.unread) is not None:
+                self._end(Completion(claim, self._completer.outcome_of_error(claim, unread)))
             else:
                 begun.append(claim)
         return begun

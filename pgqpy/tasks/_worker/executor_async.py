@@ -115,6 +115,8 @@ class AsyncExecutor:
                 self._end(Completion(claim, Released(None)))
             elif claim.suspect and (outcome := self._completer.taken_over(claim)):
                 self._end(Completion(claim, outcome))
+            elif (unread := claim.unread) is not None:
+                self._end(Completion(claim, self._completer.outcome_of_error(claim, unread)))
             else:
                 begun.append(claim)
         return begun

@@ -23,9 +23,10 @@ from pgqpy._runtime.failure import soon
 from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy.connection import Connection, connect
 from pgqpy.log import logger
+from pgqpy.retry import DeadLetter
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._settings import Database
-from pgqpy.tasks._values import Task
+from pgqpy.tasks._values import Task, Unreadable
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +55,14 @@ class Claim:
     def suspect(self) -> bool:
         """Whether the last attempt had no outcome: it, or one beside it, has ended its worker."""
         return self.task.error == sql.LOST
+
+    @property
+    def unread(self) -> DeadLetter | None:
+        """Why nothing can work on it: Python cannot read what it has."""
+        for value in (self.task.payload, self.task.headers):
+            if isinstance(value, Unreadable):
+                return DeadLetter(f"Python cannot read its JSON: {value.error}")
+        return None
 
     @property
     def dangerous(self) -> bool:

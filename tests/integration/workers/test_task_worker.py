@@ -200,6 +200,28 @@ def test_a_batch_with_too_few_outcomes_failed(dsn: str, conn: Connection, tasks:
     assert error_of(conn).startswith("ValueError: process_batch returned 0 outcomes of 1 tasks")
 
 
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("kind", [TaskWorker, AsyncTaskWorker])
+def test_a_payload_that_python_cannot_read_fails_and_ends_no_worker(
+    dsn: str, conn: Connection, tasks: Tasks, kind: Any, batch_size: int
+) -> None:
+    payloads = ["1", "[" * 3000 + "]" * 3000, f'{{"a": {"1" * 5000}}}', "2"]
+    for payload in payloads:
+        conn.execute("select pgq_task.push('work', %s::jsonb)", [payload])
+    conn.execute("select pgq_task.push('work', '3', headers => %s::jsonb)", [payloads[2]])
+    seen: list[object] = []
+
+    def handle(task: Task) -> None:
+        seen.append(task.payload)
+
+    handler = handle if kind is TaskWorker else aside(handle)
+    run_until_empty(kind(dsn, "work", handler, batch_size=batch_size))
+    assert sorted(seen, key=str) == [1, 2]
+    found = conn.execute("select queue, error from pgq_task.tasks order by id").fetchall()
+    assert [queue for queue, _ in found] == ["work.failed"] * 3
+    assert all("Python cannot read its JSON" in error for _, error in found)
+
+
 @pytest.mark.parametrize("raised", [True, False])
 @pytest.mark.parametrize("way", ["handle_task", "process_task"])
 def test_outcomes(dsn: str, conn: Connection, tasks: Tasks, way: str, raised: bool) -> None:
