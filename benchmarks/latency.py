@@ -69,8 +69,8 @@ def listen(pipe: Pipe, dsn: str) -> None:
         pipe.send(None)
         while not pipe.poll():
             for notice in conn.notifies(timeout=0.2, stop_after=1):
-                # Others say that consumers were registered or moved.
-                if notice.payload.isdigit():
+                # Others say that consumers were registered or moved; 0 that a program listens.
+                if notice.payload.isdigit() and notice.payload != "0":
                     heard[int(notice.payload)] = time.monotonic()
     pipe.send(heard)
 

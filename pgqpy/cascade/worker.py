@@ -246,12 +246,11 @@ class CascadedWorker(Stoppable):
             above = provider.database.capable(source)
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
             follow_news(node, source, news, **epochs)
-            completed = self.queue, state.consumer, ticks[-1].id
             if not copies:
                 mine = self.queue, state.consumer, state.completed
                 if not fetch(node, statements.LOCK_STATE, mine):
                     raise kept_twice(self.queue, self._node)
-            node.execute(statements.complete(*completed))
+            node.execute(statements.complete(self.queue, state.consumer, ticks[-1].id))
         known = self._subscription
         more = known is not None and not known.up_to_date(ticks[-1].id)
         provider.finish(source, state.consumer, ticks[-1], more=more)

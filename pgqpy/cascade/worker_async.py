@@ -243,12 +243,11 @@ class AsyncCascadedWorker(AsyncStoppable):
             above = await provider.database.capable(source)
             epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
             await async_follow_news(node, source, news, **epochs)
-            completed = self.queue, state.consumer, ticks[-1].id
             if not copies:
                 mine = self.queue, state.consumer, state.completed
                 if not await async_fetch(node, statements.LOCK_STATE, mine):
                     raise kept_twice(self.queue, self._node)
-            await node.execute(statements.complete(*completed))
+            await node.execute(statements.complete(self.queue, state.consumer, ticks[-1].id))
         known = self._subscription
         more = known is not None and not known.up_to_date(ticks[-1].id)
         await provider.finish(source, state.consumer, ticks[-1], more=more)

@@ -15,19 +15,22 @@ from psycopg import IsolationLevel
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 
-from pgqpy.cli._base.database import refuse_planted
+from pgqpy.cli._base.database import OURS, PLANTED, planted_schema
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
-from pgqpy.ui._mask import read_json
+from pgqpy.ui._mask import read_flat_json
 
 T = TypeVar("T")
 
-BEGIN = """
-select pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_recovery(),
+# The session may be older than a schema that another role has planted.
+BEGIN = f"""
+select planted.*, pg_catalog.current_database(), session_user::text, pg_catalog.pg_is_in_recovery(),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('statement_timeout', %s, true),
        -- To compile a query takes longer than any query of a page should.
        pg_catalog.set_config('jit', 'off', true)
+  from (values (1)) one
+  left join ({PLANTED}) planted on true
 """
 #: The times that Python knows.
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -134,9 +137,10 @@ class Database:
             raise _NotBegun(error) from error
 
     def _begin(self, conn: Connection, role: str | None) -> Visit:
-        [[database, session, standby, *_]] = conn.execute(BEGIN, [self._timeout]).fetchall()
-        # The session may be older than the schema.
-        refuse_planted(conn)
+        [row] = conn.execute(BEGIN, [self._timeout, OURS]).fetchall()
+        schema, owner, database, session, standby, *_ = row
+        if schema is not None:
+            raise planted_schema(schema, owner)
         if role is not None:
             try:
                 # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
@@ -157,7 +161,7 @@ class Database:
                 self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
             )
             # One value of a role must not keep others from all that is on its page.
-            set_json_loads(read_json, self._conn)
+            set_json_loads(read_flat_json, self._conn)
             self._conn.adapters.register_loader("timestamptz", _Time)
         return self._conn
 

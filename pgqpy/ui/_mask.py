@@ -67,7 +67,7 @@ def text_masked(text: str | None, paths: tuple[Steps, ...], indent: int | None =
     return DIGITS.sub(r"\1", written)
 
 
-def read_json(text: str | bytes) -> object:
+def read_flat_json(text: str | bytes) -> object:
     """Read a JSON value of the database, `UNREADABLE` if that is impossible."""
     try:
         value: object = json.loads(text)

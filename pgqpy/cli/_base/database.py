@@ -28,8 +28,8 @@ INTERRUPTED = 128 + signal.SIGINT
 PATIENCE = 1.0
 
 #: The schemas that all commands use; only those of nodes use pgq_node.
-_OURS = ["pgq", "pgq_ext", "pgq_coop", "pgq_task"]
-_PLANTED: LiteralString = """
+OURS = ["pgq", "pgq_ext", "pgq_coop", "pgq_task"]
+PLANTED: LiteralString = """
     select n.nspname, r.rolname
       from pg_catalog.pg_namespace n
       join pg_catalog.pg_roles r
@@ -89,14 +89,18 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
 def refuse_planted(conn: pgqpy.Connection, *others: str) -> None:
     """Raise if another role has made one of our schemas: its functions would run as the user."""
     with translate_errors():
-        planted = conn.execute(_PLANTED, [[*_OURS, *others]]).fetchone()
+        planted = conn.execute(PLANTED, [[*OURS, *others]]).fetchone()
     if planted is not None:
-        schema, owner = planted
-        raise PgqError(
-            f"schema {schema} belongs to role {owner}: it is not ours, and not used",
-            hint="choose another database, or drop or rename that schema; "
-            "restore a dump as a superuser, or as a member of pgq_owner",
-        )
+        raise planted_schema(*planted)
+
+
+def planted_schema(schema: str, owner: str) -> PgqError:
+    """Return the error for a row of `PLANTED`."""
+    return PgqError(
+        f"schema {schema} belongs to role {owner}: it is not ours, and not used",
+        hint="choose another database, or drop or rename that schema; "
+        "restore a dump as a superuser, or as a member of pgq_owner",
+    )
 
 
 def dict_rows(
