@@ -52,11 +52,11 @@ def check_provider(provider: NodeInfo) -> None:
         )
 
 
-def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float = NOTICED) -> bool:
+def set_paused(nodes: Nodes, name: str, paused: bool, *, wait: float | None = None) -> bool:
     """Pause a node's worker, or resume it; return whether it has noticed that in time."""
     node = nodes.node(name)
     node.call("set_consumer_paused", node.info().worker, paused)
-    return wait_for(lambda: node.info().uptodate, wait)
+    return wait_for(lambda: node.info().uptodate, NOTICED if wait is None else wait)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float) -> bool:

@@ -38,7 +38,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def fewer_flights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where a package has 100,000 of the flights: to read all takes seconds."""
+    """Where a package has 30,000 of the flights: to read all takes seconds."""
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None
     assert spec.origin is not None
@@ -51,7 +51,7 @@ def fewer_flights(tmp_path_factory: pytest.TempPathFactory) -> str:
     with zipfile.ZipFile(original / "flights.csv.zip") as files:
         lines = files.read("flights.csv").splitlines(keepends=True)
     with zipfile.ZipFile(data / "flights.csv.zip", "w") as files:
-        files.writestr("flights.csv", b"".join(lines[:100_001]))
+        files.writestr("flights.csv", b"".join(lines[:30_001]))
     return str(packages)
 
 
@@ -201,7 +201,7 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
 ) -> None:
     """Nor is a password shown, by its output or by the commands of its processes."""
     secret = make_conninfo(dsn, password="open-sesame")
-    program = start("--dsn", secret, "--no-spark", "--flights", "100000")
+    program = start("--dsn", secret, "--no-spark", "--flights", "30000")
     children = at_work(program, conn)
     # It does not end before another one has begun, which it does not meet.
     program.process.send_signal(signal.SIGSTOP)
@@ -224,7 +224,7 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
 def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
+    program = start("--dsn", dsn, "--no-spark", "--flights", "30000")
     (consumer,) = [
         child
         for child in at_work(program, conn)
@@ -240,7 +240,7 @@ def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
 def test_killed_it_leaves_no_process_and_the_next_run_tidies_up(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    program = start("--dsn", dsn, "--no-spark", "--flights", "100000")
+    program = start("--dsn", dsn, "--no-spark", "--flights", "30000")
     children = at_work(program, conn)
     program.process.kill()
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)

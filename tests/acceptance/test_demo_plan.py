@@ -10,6 +10,7 @@ import pytest
 
 from examples.demo.flights import (
     BulkCorrection,
+    Flight,
     Step,
     expected_events,
     load_airlines,
@@ -19,8 +20,12 @@ from examples.demo.flights import (
 from examples.demo.results import Commit, Delivery, Measurements, percentile
 
 
-def test_the_data_are_all_flights_of_2013_in_order_of_departure() -> None:
-    flights = load_flights()
+@pytest.fixture(scope="module")
+def flights() -> list[Flight]:
+    return load_flights()
+
+
+def test_the_data_are_all_flights_of_2013_in_order_of_departure(flights: list[Flight]) -> None:
     assert len(flights) == 336_776
     assert [flight.id for flight in flights] == list(range(1, 336_777))
     assert all(a.scheduled <= b.scheduled for a, b in itertools.pairwise(flights))
@@ -29,8 +34,8 @@ def test_the_data_are_all_flights_of_2013_in_order_of_departure() -> None:
     assert sum(flight.arr_delay is None for flight in flights) == 9_430
 
 
-def test_a_plan_inserts_every_flight_once_and_is_reproducible() -> None:
-    flights = load_flights(20_000)
+def test_a_plan_inserts_every_flight_once_and_is_reproducible(flights: list[Flight]) -> None:
+    flights = flights[:20_000]
     plan = make_plan(flights)
     assert plan == make_plan(flights)
     steps = [step for step in plan if isinstance(step, Step)]
@@ -39,8 +44,8 @@ def test_a_plan_inserts_every_flight_once_and_is_reproducible() -> None:
     assert [step.due for step in plan] == sorted(step.due for step in plan)
 
 
-def test_a_plan_has_everything_that_a_queue_must_survive() -> None:
-    plan = make_plan(load_flights(100_000))
+def test_a_plan_has_everything_that_a_queue_must_survive(flights: list[Flight]) -> None:
+    plan = make_plan(flights[:100_000])
     steps = [step for step in plan if isinstance(step, Step)]
     assert any(step.first_rolls_back for step in steps)
     assert any(step.savepoint_rolls_back for step in steps)

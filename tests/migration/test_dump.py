@@ -64,6 +64,7 @@ def test_restored_database_is_the_same(
         assert found[kind] == expected[kind], kind
 
 
+@pytest.mark.any_pg
 @pytest.mark.parametrize("original", ["migration"], indirect=True)
 @pytest.mark.parametrize("member", [False, True])
 def test_a_dump_is_restored_by_members_of_the_owner(

@@ -14,6 +14,8 @@ from pgqpy.schema._database import ALL_SCHEMAS, NODE_SCHEMA
 from tests.fixtures.fix_db import Connect, Connection
 from tests.integration.test_security import SHADOWS
 
+pytestmark = pytest.mark.any_pg
+
 Install = Callable[[str], object]
 
 

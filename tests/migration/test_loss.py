@@ -188,7 +188,7 @@ def test_every_table_is_known_as_a_loss_or_as_none(node: Connection) -> None:
         "select pgq_task.set_queue_config('mails', 'keep', '1 day');"
         "select pgq_task.set_limits('mails', 1); select pgq.create_staging('job')",
     )
-    for number in range(40):
+    for number in range(10):
         node.execute("select pgq.create_queue(%s)", [f"q{number}"])
     tables = {name for (name,) in node.execute(ROOTS.encode())}
     # The version table comes with `pgqpy migrate`.

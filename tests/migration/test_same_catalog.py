@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgqpy import schema
 from pgqpy.embedded import Server
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_db import Connection, create_database, drop_database
 
 from .catalog import catalog, data
 
@@ -85,48 +87,50 @@ def execute(dsn: str, script: str) -> None:
         conn.execute(script.encode())
 
 
+@cache
+def expected(server: Server, *, node: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The catalog and the data of the tests' databases."""
+    name = create_database(server)
+    with psycopg.connect(server.dsn_of(name), autocommit=True) as conn:
+        if node:
+            conn.execute(schema.node_sql().encode())
+        found = catalog(conn), data(conn)
+    drop_database(server, name)
+    return found
+
+
 @pytest.mark.parametrize(
-    "install",
-    ["migration", "printed migration", "migration again", "single file", "extension"],
-    indirect=True,
+    ("install", "node"),
+    [
+        ("migration", False),
+        ("printed migration", False),
+        ("migration again", False),
+        ("single file", False),
+        ("extension", False),
+        ("node migration", True),
+        ("node migration later", True),
+        ("printed node migration", True),
+        ("node file", True),
+        ("node extension", True),
+    ],
+    indirect=["install"],
 )
 def test_every_way_to_install_gives_the_same_catalog(
-    install: Install, conn: Connection, empty_dsn: str, connect: Connect
+    install: Install, node: bool, server: Server, empty_dsn: str, other: Connection
 ) -> None:
     install(empty_dsn)
-    other = connect(empty_dsn)
-    expected, found = catalog(conn), catalog(other)
-    for kind in expected:
-        assert found[kind] == expected[kind], kind
-    assert data(other) == data(conn)
+    found, (of_all, rows) = catalog(other), expected(server, node=node)
+    assert node is any(row[0] == "pgq_node" for row in found["relation"])
+    for kind in of_all:
+        assert found[kind] == of_all[kind], kind
+    assert data(other) == rows
 
 
-@pytest.mark.parametrize(
-    "install",
-    [
-        "node migration",
-        "node migration later",
-        "printed node migration",
-        "node file",
-        "node extension",
-    ],
-    indirect=True,
-)
-def test_every_way_to_install_pgq_node_gives_the_same_catalog(
-    install: Install, node: Connection, empty_dsn: str, connect: Connect
-) -> None:
-    install(empty_dsn)
-    other = connect(empty_dsn)
-    assert [row for row in catalog(node)["relation"] if row[0] == "pgq_node"] != []
-    assert catalog(other) == catalog(node)
-    assert data(other) == data(node)
-
-
+@pytest.mark.any_pg
 def test_the_comparison_sees_a_difference(
-    conn: Connection, empty_dsn: str, connect: Connect
+    server: Server, empty_dsn: str, other: Connection
 ) -> None:
     schema.migrate(empty_dsn)
-    other = connect(empty_dsn)
     changes = {
         "relation": "grant truncate on pgq.queue to pgq_reader",
         "column": "alter table pgq.queue alter queue_ticker_max_count set default 7",
@@ -137,8 +141,10 @@ def test_the_comparison_sees_a_difference(
         "trigger": "create trigger t before insert on pgq.consumer"
         " for each row execute function suppress_redundant_updates_trigger()",
     }
+    before = catalog(other)
     for kind, change in changes.items():
-        before = catalog(other)[kind]
         other.execute(change.encode())
-        assert catalog(other)[kind] != before, kind
-    assert catalog(other)["schema"] == catalog(conn)["schema"]
+        found = catalog(other)
+        assert found[kind] != before[kind], kind
+        before = found
+    assert before["schema"] == expected(server, node=False)[0]["schema"]

@@ -21,7 +21,7 @@ from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Program, Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_pg]
 
 ROOT = Path(__file__).parents[2]
 #: Until there is a release; a change of tables moves it behind that.
@@ -50,7 +50,7 @@ with psycopg.connect(sys.argv[1], autocommit=True) as conn:
             pgqpy.Producer("events").insert_event(conn, "t", str(number))
             Tasks(conn).push("work", number)
         number += 1
-        time.sleep(0.002)
+        time.sleep(0.01)
 print("committed", number, pgqpy.__file__, flush=True)
 """,
     "consumer": """
@@ -134,7 +134,7 @@ def test_nothing_is_lost_or_doubled_while_both_versions_run(
     def go_on() -> None:
         """Wait until events and tasks have had effects since now."""
         events, tasks = effects()
-        wait_until(lambda: effects() >= (events + 50, 0) and effects()[1] >= tasks + 50)
+        wait_until(lambda: effects() >= (events + 20, 0) and effects()[1] >= tasks + 20)
 
     def is_old() -> bool:
         return bool(ops.value(other, "select count(*) from pg_proc where prosrc ~ %s", MARK))

@@ -25,6 +25,8 @@ PROFILES = {
     "ci": settings(COMMON, max_examples=50, stateful_step_count=50),
     "thorough": settings(COMMON, max_examples=3000, stateful_step_count=100),
 }
+#: With it each of five faults put into the SQL was found, three of them on both servers.
+SEED = 8
 
 
 @pytest.mark.slow
@@ -34,7 +36,7 @@ def test_no_interleaving_of_sessions_loses_doubles_or_changes_an_event(
     sessions = Sessions(dsn)
     profile = os.environ.get("PGQPY_PROPERTY", "ci")
 
-    @seed(server.version if profile == "ci" else None)
+    @seed(server.version + SEED if profile == "ci" else None)
     class Machine(QueueMachine):
         def __init__(self) -> None:
             super().__init__(sessions)

@@ -16,6 +16,7 @@ from pgqpy.cascade import (
     CascadedConsumer,
     Nodes,
     Takeover,
+    _manage,
     _takeover,
     create_node,
     status,
@@ -79,6 +80,13 @@ def assert_every_node_has(tree: Tree, committed: list[str], root: str) -> None:
     for name in tree.conns:
         tree.follows(name, root)
         assert tree.read(name) == committed
+
+
+@pytest.fixture
+def soon_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped is not waited for."""
+    for module in (_manage, _takeover):
+        monkeypatch.setattr(module, "NOTICED", 0.1)
 
 
 @pytest.mark.smoke
@@ -334,6 +342,7 @@ def test_a_restricted_queue_is_restricted_at_new_branches_and_has_no_open_root(
         assert take_over_dead_root(nodes, "b").new_root == "b"
 
 
+@pytest.mark.usefixtures("soon_noticed")
 def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     tree: Tree, cli: Cli
 ) -> None:
@@ -452,6 +461,7 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
         assert tree.read(name) == ["first", "second", "third"]
 
 
+@pytest.mark.usefixtures("soon_noticed")
 def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree: Tree) -> None:
     tree.node("a", "root")
     tree.node("b", "branch", "a")

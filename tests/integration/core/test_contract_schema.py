@@ -216,8 +216,8 @@ def test_the_server_agrees_with_jsonschema_rs(conn: Connection) -> None:
 
 @pytest.mark.one_database
 def test_the_fast_check_has_no_answer_or_that_of_the_slow_one(conn: Connection) -> None:
-    generator = Generator(3)
-    schemas = [json.dumps(generator.root()) for _ in range(4000)]
+    generator = Generator(conn.info.server_version // 10000)
+    schemas = [json.dumps(generator.root()) for _ in range(2000)]
     values = [
         json.dumps([generator.value(), generator.members(2), [generator.members(1)]])
         for _ in schemas
@@ -233,7 +233,7 @@ def test_the_fast_check_has_no_answer_or_that_of_the_slow_one(conn: Connection) 
         [schemas, values],
     ).fetchall()
     assert [row for row in found if row[2] is not row[3]][:5] == []
-    assert sum(fits for *_, fits in found) > 2000
+    assert sum(fits for *_, fits in found) > 1000
 
 
 def pointer(path: list[str | int]) -> str:
@@ -383,8 +383,8 @@ def test_a_new_version_accepts_what_the_last_one_accepts(conn: Connection, chang
 @pytest.mark.one_database
 def test_what_counts_as_compatible_is(conn: Connection) -> None:
     """Random changes of random schemas, and values that the old one accepts."""
-    generator = Generator(2)
-    pairs = [(old, generator.changed(old)) for old in (generator.root() for _ in range(300))]
+    generator = Generator(conn.info.server_version // 10000)
+    pairs = [(old, generator.changed(old)) for old in (generator.root() for _ in range(150))]
     found = conn.execute(
         "select not exists (select from pgq._schema_narrowed("
         "           jsonb_build_array(o::jsonb), n::jsonb, '', o::jsonb, n::jsonb, '{}'))"
@@ -392,7 +392,7 @@ def test_what_counts_as_compatible_is(conn: Connection) -> None:
         [[json.dumps(old) for old, _ in pairs], [json.dumps(new) for _, new in pairs]],
     ).fetchall()
     compatible = [pair for pair, (is_wider,) in zip(pairs, found, strict=True) if is_wider]
-    assert 100 < len(compatible) < 250
+    assert 50 < len(compatible) < 125
     for old, new in compatible:
         before, after = map(jsonschema_rs.Draft202012Validator, (old, new))
         for _ in range(100):

@@ -276,8 +276,8 @@ def test_rounds_that_fail_from_the_start_let_maintenance_run(
         conn.execute(LINGER)
     daemon = start_ticker(dsn, top=HTTP, reconnect_at_most=0.01, maintenance_period=0.01)
     daemon.hear("could not extend file")
-    eventually(conn, "select last_value > 20 from public.maintained")
-    wait_for_errors(daemon, 20)
+    eventually(conn, "select last_value > 5 from public.maintained")
+    wait_for_errors(daemon, 5)
     assert [line["message"] for line in daemon.said("", level="info")] == [
         "answering http",
         "ready",
