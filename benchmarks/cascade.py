@@ -132,7 +132,6 @@ def copying(bench: Bench, server: Server, count: int, rounds: int) -> None:
         for _ in range(count // TICK_EVERY):
             conn.execute((FLIGHTS % TICK_EVERY).encode())
             conn.execute(TICK.encode())
-        conn.execute("vacuum analyze")
     psql = server.bin_dir / "psql"
     contest = bench.contest(
         "From one database to another",

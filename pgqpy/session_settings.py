@@ -21,6 +21,9 @@ SETTINGS = {
     "standard_conforming_strings": "on",
     "quote_all_identifiers": "off",
     "transform_null_equals": "off",
+    # Event tables are never analyzed, so batches are taken for large: compiling their queries takes
+    # longer than reading them.
+    "jit": "off",
 }
 
 #: Text is Unicode, whatever the environment, the role or the database says.

@@ -32,6 +32,7 @@ ODD = {
     "extra_float_digits": "-10",
     "quote_all_identifiers": "on",
     "transform_null_equals": "on",
+    "jit": "on",
 }
 
 

@@ -47,8 +47,6 @@ _SESSION = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_session_timeout": "0",
-    # Compiling takes longer than any query here.
-    "jit": "off",
 }
 
 _CONFIGURE: LiteralString = """

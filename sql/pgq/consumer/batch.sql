@@ -62,7 +62,7 @@ create or replace function pgq.get_batch_events(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp set jit = off
 as $$
 -- Returns the events of an open batch, in the order of their ids. For large batches read pgq.batch_event_sql() through
 -- a cursor or COPY, which does not collect them first.
@@ -141,7 +141,7 @@ create or replace function pgq.get_batch_cursor(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
+language plpgsql set jit = off
 as $$
 -- Declares a cursor over an open batch and fetches the first events from it.
 -- Parameters:

@@ -105,7 +105,7 @@ $$;
 
 create or replace function pgq._small_batch(i_batch_sql text)
 returns bytea[]
-language plpgsql
+language plpgsql set jit = off
 as $$
 -- Returns the events of a batch in the form of pgq.open_next_batch(); null if they are large.
 declare

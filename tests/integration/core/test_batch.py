@@ -275,3 +275,31 @@ def test_a_payload_of_200_mb_comes_through_between_small_ones(
     put([("type", huge), ("type", "small")])
     Sizes(dsn).run_once()
     assert sizes == [5, len(huge), 5]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "select from pgq.get_batch_events(%s)",
+        "select from pgq.get_batch_cursor(%s, 'events', 10)",
+        "select from pgq._small_batch(pgq.batch_event_sql(%s))",
+    ],
+)
+def test_the_query_of_a_batch_is_not_compiled(conn: Connection, put: Put, read: str) -> None:
+    """Event tables are never analyzed, so its cost is overrated."""
+    conn.execute("set jit = on; set jit_above_cost = 0")
+    if conn.execute("select pg_jit_available()").fetchone() == (False,):
+        pytest.skip("this server cannot compile queries")
+    put([("type", "data")])
+    batch = Admin(conn).next_batch("test_queue", "reader")
+    plans: list[str] = []
+    conn.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+    conn.execute(
+        "load 'auto_explain'; set auto_explain.log_min_duration = 0;"
+        "set auto_explain.log_analyze = on; set auto_explain.log_nested_statements = on;"
+        "set client_min_messages = log"
+    )
+    conn.execute(read.encode(), [batch])
+    of_batch = [plan for plan in plans if "Scan on event_" in plan]
+    assert of_batch != []
+    assert not any("JIT:" in plan for plan in of_batch)
