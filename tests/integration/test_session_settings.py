@@ -243,3 +243,15 @@ def test_a_consumer_that_does_not_read_it_does_not_mind(ascii_dsn: str, unreadab
     assert consumer.run_once()
     assert f"t {unreadable}" in consumer.seen
     assert len(consumer.seen) == 3
+
+
+def test_commands_run_in_read_committed(conn: Connection, cli: Cli) -> None:
+    ((database,),) = conn.execute("select current_database()").fetchall()
+    conn.execute(
+        f"alter database {database} set default_transaction_isolation = serializable".encode()
+    )
+    cli.ok("queue", "create", "orders")
+    cli.ok("group", "create", "orders", "billing", "--key", "ev_type")
+    cli.ok("group", "resize", "orders", "billing", "4")
+    cli.ok("task", "create", "mails")
+    cli.ok("task", "drop", "mails")

@@ -80,6 +80,8 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
     """
     with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
         refuse_planted(conn)
+        # Ticks, and some changes, need it.
+        conn.execute("set default_transaction_isolation = 'read committed'")
         if not names_of_users:
             # An operator in a schema on the path may fit better than PostgreSQL's.
             conn.execute("set search_path = pg_catalog, pg_temp")
