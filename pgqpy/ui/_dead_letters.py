@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlencode
 
 from psycopg.rows import dict_row
 
@@ -141,6 +142,11 @@ def _letter(look: Look) -> DeadLetterInfo:
     )
 
 
+def page_of(queue: str) -> str:
+    """Return the page of a queue's dead letters."""
+    return f"/dead_letters?{urlencode({'queue': queue})}"
+
+
 def replay(look: Look, form: Mapping[str, str]) -> Done:
     return _change_all("replay", look, form)
 
@@ -173,7 +179,7 @@ def change_one(
     def act(look: Look, form: Mapping[str, str]) -> Done:
         letter = _letter(look)
         change(DeadLetters(look.visit.conn), DeadLetterFilter(ids=[letter.id]))
-        return Done(f"{past} dead letter {letter.id}", f"/dead_letters?queue={letter.queue}", 1)
+        return Done(f"{past} dead letter {letter.id}", page_of(letter.queue), 1)
 
     return act
 
@@ -199,7 +205,7 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
     DeadLetters(look.visit.conn).replay(DeadLetterFilter(ids=[letter.id]), data=data)
     return Done(
         f"replayed event {letter.event.id} with the new payload to {letter.consumer}",
-        f"/dead_letters?queue={letter.queue}",
+        page_of(letter.queue),
         1,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 
 from pgqpy.admin import Admin
@@ -83,6 +85,21 @@ def test_one_is_replayed_edited_or_purged(conn: Connection, queue: str, client: 
     ]  # fmt: skip
 
 
+def test_a_change_leads_to_the_letters_of_a_queue_of_any_name(
+    conn: Connection, client: Client
+) -> None:
+    name = "a&b#c%d?e f=ü"
+    Admin(conn).create_queue(name)
+    for number, fields in zip(
+        give_up(conn, name, 3),
+        ({"action": "replay"}, {"action": "purge"}, {"action": "edit", "data": "{}"}),
+        strict=True,
+    ):
+        answer = post(client, f"/dead_letter?id={number}", OWNER, **fields)
+        asked = parse_qs(urlsplit(answer.headers["location"]).query)
+        assert asked == {"queue": [name]}, fields
+
+
 def ended(client: Client) -> str:
     """The page when the change has ended."""
     for _ in range(600):
@@ -129,6 +146,9 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     assert "stopped after" in ended(client)
     left = ops.value(conn, COUNT)
     assert left > 0
+    logged = "select al_role, al_arguments from pgq.action_log where al_action = 'stop'"
+    told = {"change": "purge 100 dead letters"}
+    assert conn.execute(logged).fetchall() == [(OWNER, told)]
     Admin(conn).unregister_consumer(queue, "billing")
     assert post(client, page, OWNER, action="replay", queue=queue).status_code == 303
     assert "after 0." in ended(client)
