@@ -406,7 +406,8 @@ class _Console:
             if not self.sign_in.password or not self.sign_in.is_own_page(request):
                 raise HTTPException(403, "This form is not from a page of the console.")
             role = form.get("role", "")
-            viewer = await self.sign_in.check_password(role, form.get("password", ""))
+            password = form.get("password", "")
+            viewer = await self.sign_in.check_password(request, role, password)
             if viewer is None:
                 logger.warning("console: refused a password", extra={"role": role})
                 wrong = "PostgreSQL does not let this role in by this password."
