@@ -15,6 +15,7 @@ from pgqpy._runtime.words import plural
 from pgqpy.connection import Connection
 from pgqpy.dead_letters import _WHERE, DeadLetters
 from pgqpy.errors import InvalidParameter, PgqError
+from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 from pgqpy.ui._view import Bulk, Done, Look, View
 
@@ -35,6 +36,13 @@ select dl_id as id, dl_time as time, dl_queue as queue, dl_consumer as consumer,
   from pgq.dead_letter {_WHERE}
  order by dl_id desc
  limit %(limit)s
+"""
+ONE = """
+select dl_id, dl_time, dl_queue, dl_consumer, dl_batch, dl_attempts, left(dl_reason, %(cut)s),
+       left(dl_traceback, %(cut)s), ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type,
+       left(ev_data, %(cut)s)
+  from pgq.dead_letter
+ where dl_id = %(id)s
 """
 IDS = f"""
 select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
@@ -87,14 +95,14 @@ def dead_letters(look: Look) -> dict[str, Any]:
 
 def dead_letter(look: Look) -> dict[str, Any]:
     letter = _letter(look)
-    data = letter.event.data
+    data = letter.event.data or ""
     return {
         "letter": letter,
-        "is_cut": len(data or "") > LONGEST,
-        "data": (data or "")[:LONGEST],
+        "is_cut": len(data) > LONGEST,
+        "data": data[:LONGEST],
         "longest": LONGEST,
         # A masked payload cannot be edited: the mask would be written.
-        "may_edit": not look.masks and len(data or "") <= LONGEST and _may(look),
+        "may_edit": not look.masks and len(data) <= LONGEST and _may(look),
         "may": _may(look),
     }
 
@@ -133,10 +141,12 @@ def _count(conn: Connection, which: DeadLetterFilter) -> tuple[int, int]:
 
 
 def _letter(look: Look) -> DeadLetterInfo:
+    """Return a letter, with the pieces of its texts that are shown."""
     text = look.query.get("id", "")
     if text.isascii() and text.isdigit() and len(text) < 19:
-        for found in DeadLetters(look.visit.conn).find(DeadLetterFilter(ids=[int(text)])):
-            return found
+        which = {"id": int(text), "cut": LONGEST + 1}
+        for row in look.visit.conn.execute(ONE, which).fetchall():
+            return DeadLetterInfo(*row[:8], event=Event(*row[8:]))
     raise DeadLetterNotFound(
         f"there is no dead letter {text}", hint="it was replayed or purged, or you may not read it"
     )
@@ -189,6 +199,8 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
     letter, data = _letter(look), form.get("data", "")
     if look.masks:
         raise InvalidParameter("payloads are masked here, so they cannot be edited")
+    if len(letter.event.data or "") > LONGEST:
+        raise InvalidParameter("the payload is too long to be edited here", hint="nothing was sent")
     # Forms end lines by CR LF.
     data = data.replace("\r\n", "\n")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -98,6 +99,22 @@ def test_a_change_leads_to_the_letters_of_a_queue_of_any_name(
         answer = post(client, f"/dead_letter?id={number}", OWNER, **fields)
         asked = parse_qs(urlsplit(answer.headers["location"]).query)
         assert asked == {"queue": [name]}, fields
+
+
+def test_of_a_large_letter_its_page_reads_a_piece(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    [letter] = give_up(conn, queue, 1, data=f'"{"x" * 5_000_000}"')
+    tracemalloc.start()
+    try:
+        page = get(client, f"/dead_letter?id={letter}")
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert "Only the first 200,000 characters" in page
+    edited = {"action": "edit", "data": "1"}
+    assert post(client, f"/dead_letter?id={letter}", OWNER, **edited).status_code == 409
+    assert post(client, f"/dead_letter?id={letter}", OWNER, action="replay").status_code == 303
 
 
 def ended(client: Client) -> str:
