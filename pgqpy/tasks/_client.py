@@ -37,7 +37,7 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
-    keep_unreadable,
+    read_again,
 )
 from pgqpy.telemetry._spans import TASKS, sending
 
@@ -764,10 +764,12 @@ class Tasks:
                 raise self._only_pushes()
             return self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
-        keep_unreadable(cursor)
         with translate_errors():
             cursor.execute(statement, checked(arguments))
-            return cursor.fetchall()
+            try:
+                return cursor.fetchall()
+            except (RecursionError, ValueError):
+                return read_again(cursor, make(cursor))
 
     def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
         objects: list[T] = self._rows(statement, *arguments, make=class_row(kind))

@@ -34,7 +34,7 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
-    keep_unreadable,
+    read_again,
 )
 from pgqpy.telemetry._spans import TASKS, sending
 
@@ -767,10 +767,12 @@ class AsyncTasks:
                 raise self._only_pushes()
             return await self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
-        keep_unreadable(cursor)
         with translate_errors():
             await cursor.execute(statement, checked(arguments))
-            return await cursor.fetchall()
+            try:
+                return await cursor.fetchall()
+            except (RecursionError, ValueError):
+                return read_again(cursor, make(cursor))
 
     async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
         objects: list[T] = await self._rows(statement, *arguments, make=class_row(kind))

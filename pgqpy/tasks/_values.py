@@ -6,10 +6,14 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from psycopg import AsyncCursor, Cursor, abc, postgres
+from psycopg.adapt import Transformer
 from psycopg.pq import Format
+from psycopg.rows import RowMaker
+
+T = TypeVar("T")
 
 _JSONB = postgres.types["jsonb"].oid
 
@@ -63,11 +67,15 @@ def read_json(text: str | bytes) -> Any:
         return Unreadable(shown, str(error))
 
 
-def keep_unreadable(cursor: Cursor[Any] | AsyncCursor[Any]) -> None:
-    """Have a binary cursor give `Unreadable` for JSON that its own loader refuses."""
-    loader = cursor.adapters.get_loader(_JSONB, Format.BINARY)
+def read_again(cursor: Cursor[T] | AsyncCursor[T], make: RowMaker[T]) -> list[T]:
+    """Return a binary cursor's rows, with `Unreadable` for JSON that its own loader refused."""
+    result, loader = cursor.pgresult, cursor.adapters.get_loader(_JSONB, Format.BINARY)
+    assert result is not None
     assert loader is not None
     cursor.adapters.register_loader(_JSONB, _lenient(loader))
+    transformer = Transformer(cursor)
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, make)
 
 
 @cache

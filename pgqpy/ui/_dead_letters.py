@@ -146,7 +146,8 @@ def _letter(look: Look) -> DeadLetterInfo:
     if text.isascii() and text.isdigit() and len(text) < 19:
         which = {"id": int(text), "cut": LONGEST + 1}
         for row in look.visit.conn.execute(ONE, which).fetchall():
-            return DeadLetterInfo(*row[:8], Event(*row[8:]))
+            fields = [*row[:8], Event(*row[8:])]
+            return DeadLetterInfo(*fields)
     raise DeadLetterNotFound(
         f"there is no dead letter {text}", hint="it was replayed or purged, or you may not read it"
     )
