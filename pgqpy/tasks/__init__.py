@@ -35,6 +35,7 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
+    Unreadable,
 )
 from pgqpy.tasks._worker.worker import TaskWorker
 from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
@@ -77,6 +78,7 @@ __all__ = [
     "TaskWorker",
     "Tasks",
     "To",
+    "Unreadable",
     "current_job",
 ]
 

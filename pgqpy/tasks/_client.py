@@ -37,6 +37,7 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
+    read_again,
 )
 from pgqpy.telemetry._spans import TASKS, sending
 
@@ -196,6 +197,9 @@ class Tasks:
         Until the ``lease`` ends (seconds; None: the queue's setting) no other claimant gets them.
         With ``random`` begin with any of those that have waited longest, so that tasks that crash
         workers do not block the others; else in the order in which they became available.
+
+        JSON that Python cannot read is an `Unreadable` in the task, which is claimed like others:
+        give it up by `fail`, with ``final=True``, as workers do.
         """
         rows = self._rows(
             sql.CLAIM,
@@ -232,7 +236,10 @@ class Tasks:
 
     def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
         """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
-        transaction commits they are gone. ``wait`` for the first one like `claim`."""
+        transaction commits they are gone. ``wait`` for the first one like `claim`.
+
+        JSON that Python cannot read is an `Unreadable`, whose ``text`` is then all that is left.
+        """
 
         def take() -> list[Task]:
             rows = self._rows(sql.POP, queue, number, self.claimant)
@@ -759,7 +766,10 @@ class Tasks:
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
             cursor.execute(statement, checked(arguments))
-            return cursor.fetchall()
+            try:
+                return cursor.fetchall()
+            except (RecursionError, ValueError):
+                return read_again(cursor, make(cursor))
 
     def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
         objects: list[T] = self._rows(statement, *arguments, make=class_row(kind))

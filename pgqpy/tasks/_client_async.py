@@ -34,6 +34,7 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
+    read_again,
 )
 from pgqpy.telemetry._spans import TASKS, sending
 
@@ -195,6 +196,9 @@ class AsyncTasks:
         Until the ``lease`` ends (seconds; None: the queue's setting) no other claimant gets them.
         With ``random`` begin with any of those that have waited longest, so that tasks that crash
         workers do not block the others; else in the order in which they became available.
+
+        JSON that Python cannot read is an `Unreadable` in the task, which is claimed like others:
+        give it up by `fail`, with ``final=True``, as workers do.
         """
         rows = await self._rows(
             sql.CLAIM,
@@ -231,7 +235,10 @@ class AsyncTasks:
 
     async def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
         """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
-        transaction commits they are gone. ``wait`` for the first one like `claim`."""
+        transaction commits they are gone. ``wait`` for the first one like `claim`.
+
+        JSON that Python cannot read is an `Unreadable`, whose ``text`` is then all that is left.
+        """
 
         async def take() -> list[Task]:
             rows = await self._rows(sql.POP, queue, number, self.claimant)
@@ -762,7 +769,10 @@ class AsyncTasks:
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
             await cursor.execute(statement, checked(arguments))
-            return await cursor.fetchall()
+            try:
+                return await cursor.fetchall()
+            except (RecursionError, ValueError):
+                return read_again(cursor, make(cursor))
 
     async def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
         objects: list[T] = await self._rows(statement, *arguments, make=class_row(kind))

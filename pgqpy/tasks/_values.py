@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+from psycopg import AsyncCursor, Cursor, abc, postgres
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
+from psycopg.rows import RowMaker
+
+T = TypeVar("T")
+
+_JSONB = postgres.types["jsonb"].oid
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +25,10 @@ class Task:
     ``id`` is given when it is pushed; ``version`` counts its changes, claims and renewals included.
     ``queue``, ``priority`` (higher ones come first), ``attempts`` (claims so far, this one
     included), ``lease`` (the end of its claim), ``created``. ``payload`` is JSON, decoded;
-    ``headers`` a dict of further data, or None. ``error`` is that of the previous attempt, if it
-    failed. At most one waiting task of a queue has a ``unique_key``; tasks of a queue with the
-    same ``order_key`` are worked on in the order of their ids.
+    ``headers`` a dict of further data, or None; either is an `Unreadable` if Python cannot read it.
+    ``error`` is that of the previous attempt, if it failed. At most one waiting task of a queue has
+    a ``unique_key``; tasks of a queue with the same ``order_key`` are worked on in the order of
+    their ids.
     """
 
     id: int
@@ -37,9 +48,13 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """Stands for JSON that PostgreSQL can hold and Python cannot read: nested too deeply, or with a
-    number of thousands of digits."""
+    number of thousands of digits. ``text`` is that JSON; ``reason`` says why."""
 
-    error: Exception
+    text: str = field(repr=False)
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Python cannot read its JSON: {self.reason}"
 
 
 def read_json(text: str | bytes) -> Any:
@@ -48,7 +63,32 @@ def read_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:
-        return Unreadable(error)
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
+        return Unreadable(shown, str(error))
+
+
+def read_again(cursor: Cursor[T] | AsyncCursor[T], make: RowMaker[T]) -> list[T]:
+    """Return a binary cursor's rows, with `Unreadable` for JSON that its own loader refused."""
+    result, loader = cursor.pgresult, cursor.adapters.get_loader(_JSONB, Format.BINARY)
+    assert result is not None
+    assert loader is not None
+    cursor.adapters.register_loader(_JSONB, _lenient(loader))
+    transformer = Transformer(cursor)
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, make)
+
+
+@cache
+def _lenient(loader: type[abc.Loader]) -> type[abc.Loader]:
+    class Lenient(loader):  # type: ignore[misc, valid-type]
+        def load(self, data: abc.Buffer) -> Any:
+            try:
+                return super().load(data)
+            except (RecursionError, ValueError) as error:
+                # After a byte with the version of the format.
+                return Unreadable(bytes(data)[1:].decode(errors="replace"), str(error))
+
+    return Lenient
 
 
 class Pushed(NamedTuple):

@@ -406,7 +406,8 @@ class _Console:
             if not self.sign_in.password or not self.sign_in.is_own_page(request):
                 raise HTTPException(403, "This form is not from a page of the console.")
             role = form.get("role", "")
-            viewer = await self.sign_in.check_password(role, form.get("password", ""))
+            password = form.get("password", "")
+            viewer = await self.sign_in.check_password(request, role, password)
             if viewer is None:
                 logger.warning("console: refused a password", extra={"role": role})
                 wrong = "PostgreSQL does not let this role in by this password."
@@ -433,8 +434,13 @@ class _Console:
             raise HTTPException(403, "This form is not from a page of the console.")
         if change := self.changes.running(viewer.role):
             change.stop = True
-        page = next((each.path for each in self.views if each.path == form.get("page")), "")
-        return RedirectResponse(f"{_root(request)}/{page}", 303)
+            given = {"change": change.title}
+            await self.database.visit(
+                viewer.role, lambda visit: log(visit, "stop", given, None), change=True
+            )
+        page = form.get("page", "")
+        is_ours = any(each.path == page.partition("?")[0] for each in self.views)
+        return RedirectResponse(f"{_root(request)}/{page if is_ours else ''}", 303)
 
     async def sign_out(self, request: Request) -> Response:
         form = await _form(request)
@@ -455,7 +461,8 @@ class _Console:
         return self._error(request, error.status_code, message, None)
 
     async def pgq_error(self, request: Request, error: PgqError) -> Response:
-        return self._error(request, _status(error, 500), error.message, error.hint)
+        other = 400 if isinstance(error, InvalidParameter) else 500
+        return self._error(request, _status(error, other), error.message, error.hint)
 
     def _error(self, request: Request, status: int, message: str, hint: str | None) -> Response:
         told = {"status": status, "message": message, "hint": hint}

@@ -87,7 +87,7 @@ def _remove(tasks: Tasks, queue: str, ids: list[int], _: str) -> int:
 
 def _cancel(tasks: Tasks, queue: str, ids: list[int], _: str) -> int:
     count = 0
-    for each in tasks.list(queue, {"ids": ids}, max_tasks=None):
+    for each in tasks.list(queue, {"ids": ids}, max_tasks=None, payloads=False):
         try:
             with tasks.conn.transaction():
                 tasks.cancel(each.id, CANCELLED)
@@ -180,7 +180,7 @@ def conditions(given: Mapping[str, str]) -> dict[str, Any]:
         if name in ("payload", "headers"):
             try:
                 value = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise InvalidParameter(
                     f"what {name} hold is to be JSON, not {text:.80}",
                     hint='a part of it is enough, like {"to": "ann"}; a text needs quotes',

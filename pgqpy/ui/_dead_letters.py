@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlencode
 
 from psycopg.rows import dict_row
 
@@ -14,6 +15,7 @@ from pgqpy._runtime.words import plural
 from pgqpy.connection import Connection
 from pgqpy.dead_letters import _WHERE, DeadLetters
 from pgqpy.errors import InvalidParameter, PgqError
+from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 from pgqpy.ui._view import Bulk, Done, Look, View
 
@@ -34,6 +36,13 @@ select dl_id as id, dl_time as time, dl_queue as queue, dl_consumer as consumer,
   from pgq.dead_letter {_WHERE}
  order by dl_id desc
  limit %(limit)s
+"""
+ONE = """
+select dl_id, dl_time, dl_queue, dl_consumer, dl_batch, dl_attempts, left(dl_reason, %(cut)s),
+       left(dl_traceback, %(cut)s), ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type,
+       left(ev_data, %(cut)s)
+  from pgq.dead_letter
+ where dl_id = %(id)s
 """
 IDS = f"""
 select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
@@ -86,14 +95,14 @@ def dead_letters(look: Look) -> dict[str, Any]:
 
 def dead_letter(look: Look) -> dict[str, Any]:
     letter = _letter(look)
-    data = letter.event.data
+    data = letter.event.data or ""
     return {
         "letter": letter,
-        "is_cut": len(data or "") > LONGEST,
-        "data": (data or "")[:LONGEST],
+        "is_cut": len(data) > LONGEST,
+        "data": data[:LONGEST],
         "longest": LONGEST,
         # A masked payload cannot be edited: the mask would be written.
-        "may_edit": not look.masks and len(data or "") <= LONGEST and _may(look),
+        "may_edit": not look.masks and len(data) <= LONGEST and _may(look),
         "may": _may(look),
     }
 
@@ -132,13 +141,21 @@ def _count(conn: Connection, which: DeadLetterFilter) -> tuple[int, int]:
 
 
 def _letter(look: Look) -> DeadLetterInfo:
+    """Return a letter, with the pieces of its texts that are shown."""
     text = look.query.get("id", "")
     if text.isascii() and text.isdigit() and len(text) < 19:
-        for found in DeadLetters(look.visit.conn).find(DeadLetterFilter(ids=[int(text)])):
-            return found
+        which = {"id": int(text), "cut": LONGEST + 1}
+        for row in look.visit.conn.execute(ONE, which).fetchall():
+            fields = [*row[:8], Event(*row[8:])]
+            return DeadLetterInfo(*fields)
     raise DeadLetterNotFound(
         f"there is no dead letter {text}", hint="it was replayed or purged, or you may not read it"
     )
+
+
+def page_of(queue: str) -> str:
+    """Return the page of a queue's dead letters."""
+    return f"/dead_letters?{urlencode({'queue': queue})}"
 
 
 def replay(look: Look, form: Mapping[str, str]) -> Done:
@@ -173,7 +190,7 @@ def change_one(
     def act(look: Look, form: Mapping[str, str]) -> Done:
         letter = _letter(look)
         change(DeadLetters(look.visit.conn), DeadLetterFilter(ids=[letter.id]))
-        return Done(f"{past} dead letter {letter.id}", f"/dead_letters?queue={letter.queue}", 1)
+        return Done(f"{past} dead letter {letter.id}", page_of(letter.queue), 1)
 
     return act
 
@@ -183,6 +200,8 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
     letter, data = _letter(look), form.get("data", "")
     if look.masks:
         raise InvalidParameter("payloads are masked here, so they cannot be edited")
+    if len(letter.event.data or "") > LONGEST:
+        raise InvalidParameter("the payload is too long to be edited here", hint="nothing was sent")
     # Forms end lines by CR LF.
     data = data.replace("\r\n", "\n")
     try:
@@ -199,7 +218,7 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
     DeadLetters(look.visit.conn).replay(DeadLetterFilter(ids=[letter.id]), data=data)
     return Done(
         f"replayed event {letter.event.id} with the new payload to {letter.consumer}",
-        f"/dead_letters?queue={letter.queue}",
+        page_of(letter.queue),
         1,
     )
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 from urllib.parse import urlencode
 
@@ -111,12 +112,15 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
 def download(look: Look) -> File:
     """Return the events of the URL's conditions, as JSON lines or CSV."""
     found, _ = _found(look, look.name, LOADED, FILE // LOADED + 1)
-    texts = (getattr(each, name) or "" for each in found for name in ("data", *EXTRAS))
-    if any(len(text) > FILE // LOADED for text in texts):
-        raise InvalidParameter(
-            f"a payload or extra field is longer than {FILE // LOADED:,} characters",
-            hint="read such events by `pgqpy event peek --json`",
-        )
+    for each in found:
+        texts = (getattr(each, name) or "" for name in ("data", *EXTRAS))
+        if any(len(text) > FILE // LOADED for text in texts):
+            raise InvalidParameter(
+                f"event {each.id} has more than {FILE // LOADED:,} characters in a field: too many"
+                " for this file",
+                hint="find only others, or write the file by"
+                f" `pgqpy event peek {quote(look.name)} -n {LOADED} --json`",
+            )
     rows = []
     for each in found:
         row = event_keys(each) | {"time": each.time.isoformat()}

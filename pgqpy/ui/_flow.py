@@ -8,14 +8,22 @@ from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
+from psycopg.rows import class_row
 
-from pgqpy.errors import InvalidTask, PgqError
-from pgqpy.tasks import FlowStep, Tasks
+from pgqpy.connection import Connection
+from pgqpy.errors import InvalidTask, PgqError, translate_errors
+from pgqpy.tasks import FlowStep
+from pgqpy.ui._piece import IN_LIST, piece
 from pgqpy.ui._view import Look, View
 
 #: Steps that are drawn singly, boxes in the drawing, steps in the table.
 SINGLE, BOXES, LISTED = 40, 200, 200
 WIDTH, HEIGHT, GAP_X, GAP_Y = 170, 44, 50, 16
+#: With a piece of each result, as text.
+STEPS = f"""
+select nr, id, name, queue, after, state, attempts, {piece("error")}, {piece("result")}
+  from pgq_task.get_flow(%(flow)s::int8)
+"""
 TONES = {"finished": "good", "failed": "bad", "removed": "bad", "claimed": "warn"}
 
 
@@ -127,7 +135,7 @@ def flow(look: Look) -> dict[str, Any]:
         raise _unknown(text)
     try:
         with look.visit.conn.transaction():
-            steps = Tasks(look.visit.conn).flow(int(text))
+            steps = _steps(look.visit.conn, int(text))
     except InvalidTask:
         raise _unknown(text) from None
     return {
@@ -141,6 +149,11 @@ def flow(look: Look) -> dict[str, Any]:
         "address": address,
         "tones": TONES,
     }
+
+
+def _steps(conn: Connection, number: int) -> list[FlowStep]:
+    with translate_errors(), conn.cursor(row_factory=class_row(FlowStep)) as cursor:
+        return cursor.execute(STEPS.encode(), IN_LIST | {"flow": number}).fetchall()
 
 
 def _unknown(text: str) -> FlowNotFound:

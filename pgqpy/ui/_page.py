@@ -6,7 +6,6 @@ form in it (a form belongs to one viewer), and is the same for all viewers of a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cache
@@ -19,7 +18,7 @@ from markupsafe import Markup
 
 from pgqpy._runtime.words import ago, brief, duration, plural, rate
 from pgqpy.ui._chart import sparkline, timeline
-from pgqpy.ui._mask import masked, text_masked
+from pgqpy.ui._mask import text_masked
 
 Values = Mapping[str, Any]
 NONE = "–"
@@ -62,16 +61,6 @@ def _when(value: datetime | None) -> str | Markup:
 
 
 @pass_context
-def _compact(context: Context, value: object) -> str:
-    return json.dumps(masked(value, context["masks"]), ensure_ascii=False)
-
-
-@pass_context
-def _pretty(context: Context, value: object) -> str:
-    return json.dumps(masked(value, context["masks"]), ensure_ascii=False, indent=2)
-
-
-@pass_context
 def _payload(context: Context, text: str | None, indent: int | None = None) -> str:
     return text_masked(text, context["masks"], indent)
 
@@ -96,8 +85,6 @@ def _environment() -> Environment:
         "ago": ago,
         "size": _size,
         "when": _when,
-        "compact": _compact,
-        "pretty": _pretty,
         "payload": _payload,
     }
     made.globals |= {

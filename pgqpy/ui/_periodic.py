@@ -8,9 +8,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from psycopg.rows import class_row
+
 from pgqpy.errors import InvalidTask, PgqError
 from pgqpy.tasks import PeriodicInfo, Tasks
 from pgqpy.tasks._jobs.periodic import Cron
+from pgqpy.ui._piece import IN_LIST, ON_PAGE, piece
 from pgqpy.ui._view import Done, Look, View
 
 SHOWN = 5
@@ -20,6 +23,15 @@ CHANGES = {
     "resume": "pgq_task.resume_periodic(text)",
     "drop": "pgq_task.drop_periodic(text)",
 }
+
+
+#: With a piece of each payload, as text.
+PERIODIC = f"""
+select name, queue, cron, time_zone, priority, missed, last_due, last_run, paused, unique_key,
+       order_key, {piece("payload")}, {piece("headers")}
+  from pgq_task.get_periodic_info()
+ order by name
+"""
 
 
 class PeriodicTaskNotFound(PgqError):
@@ -47,12 +59,16 @@ class Schedule:
 
 def schedules(look: Look) -> list[Schedule]:
     """Return all of them, by name."""
-    found = Tasks(look.visit.conn).periodic()
-    return [Schedule.of(each) for each in sorted(found, key=lambda each: each.name)]
+    return [Schedule.of(each) for each in _read(look, IN_LIST)]
+
+
+def _read(look: Look, limits: dict[str, int]) -> list[PeriodicInfo]:
+    with look.visit.conn.cursor(row_factory=class_row(PeriodicInfo)) as cursor:
+        return cursor.execute(PERIODIC.encode(), limits).fetchall()
 
 
 def periodic(look: Look) -> dict[str, Any]:
-    for each in Tasks(look.visit.conn).periodic():
+    for each in _read(look, ON_PAGE):
         if each.name == look.name:
             may = {
                 name

@@ -11,10 +11,12 @@ import ipaddress
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
@@ -28,6 +30,8 @@ COOKIE = "pgqpy_ui"
 LASTS = 12 * 3600
 #: Seconds that a wrong password costs.
 PENALTY = 1.0
+#: Attempts to sign in as a role from an address that wait for each other; checks of all at a time.
+WAITING, CHECKS = 5, 4
 
 HOW = """Sign-in is not set up. Give app() one of these: user= (a function of the application which
 returns the PostgreSQL role of a request), user_header= (of a reverse proxy that checks users),
@@ -60,6 +64,11 @@ class SignIn:
     by_link: bool = False
     #: When the cookies end whose viewers have signed out, by their nonces.
     _signed_out: dict[str, float] = field(default_factory=dict)
+    _attempts: WeakValueDictionary[Hashable, asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary
+    )
+    _turns: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CHECKS))
 
     def __post_init__(self) -> None:
         self.by_link = self.token is not None
@@ -111,12 +120,24 @@ class SignIn:
             return Viewer(None, secrets.token_urlsafe(8), time.time() + LASTS)
         return None
 
-    async def check_password(self, role: str, password: str) -> Viewer | None:
-        """Return the viewer if PostgreSQL lets this role in by this password."""
-        if await asyncio.to_thread(self._lets_in, role, password):
-            return Viewer(role, secrets.token_urlsafe(8), time.time() + LASTS)
-        await asyncio.sleep(PENALTY)
-        return None
+    async def check_password(self, request: Request, role: str, password: str) -> Viewer | None:
+        """Return the viewer if PostgreSQL lets this role in by this password.
+
+        Guesses wait for each other; so do users of the same role and address only.
+        """
+        # The server takes no more bytes of a name.
+        key = request.client and request.client.host, role.encode()[:63]
+        waiting = self._attempts.setdefault(key, asyncio.Semaphore(WAITING))
+        if waiting.locked():
+            raise HTTPException(429, "Too many attempts to sign in. Wait some seconds.")
+        turn = self._turns.setdefault(key, asyncio.Lock())
+        async with waiting, turn:
+            async with self._checks:
+                lets_in = await asyncio.to_thread(self._lets_in, role, password)
+            if lets_in:
+                return Viewer(role, secrets.token_urlsafe(8), time.time() + LASTS)
+            await asyncio.sleep(PENALTY)
+            return None
 
     def remember(self, response: Response, request: Request, viewer: Viewer) -> None:
         """Give the viewer's browser its cookie."""

@@ -24,30 +24,43 @@ from pgqpy.errors import (
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
-from pgqpy.ui._mask import UNREADABLE, masked
+from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
 from pgqpy.ui._periodic import schedules
+from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
 from pgqpy.ui._queues import changed_in, require_name
 from pgqpy.ui._view import Done, Look, View
 
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
-#: Characters of a payload that can be edited.
-LONGEST = 200_000
 LIST = "pgq_task.list_tasks(text, jsonb, integer)"
 CREATE = "pgq_task.create_queue(text)"
 GET_LIMITS = "pgq_task.get_limits(text)"
 REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
 LIMITS = ("max_running", "max_running_per_key", "rate", "rate_per_key")
 
+#: Python has no infinite time, which a stopped task has.
+TASKS = f"""
+select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
+       last_attempt, created, unique_key, order_key, failures, {piece("payload")},
+       {piece("headers")}, {piece("error")}, {header("flow")}, {header("origin")}
+  from pgq_task.list_tasks(%(queue)s::text, %(filter)s::jsonb, %(most)s::int4)
+"""
+FINISHED_TASKS = f"""
+select id, %(queue)s::text as queue, outcome, finished, claimant, attempts, last_attempt, created,
+       priority, unique_key, order_key, {piece("result")}, {piece("error")}, {piece("payload")},
+       {piece("headers")}, {header("flow")}
+  from pgq_task.finished_tasks(%(queue)s::text, %(most)s::int4, %(ids)s::bigint[])
+"""
 GROUPS = """
-select case jsonb_typeof(payload) when 'object' then payload ->> 'task' end as kind,
-       regexp_replace(split_part(error, e'\n', 1), '[0-9]+', '#', 'g') as error,
+select case when pg_column_size(payload) <= %(largest)s and jsonb_typeof(payload) = 'object'
+            then left(payload ->> 'task', %(cut)s) end as kind,
+       regexp_replace(left(split_part(error, e'\n', 1), %(cut)s), '[0-9]+', '#', 'g') as error,
        count(*), min(created) as first, max(coalesce(last_attempt, created)) as last
-  from pgq_task.list_tasks(%s, %s, %s)
+  from pgq_task.list_tasks(%(queue)s, %(filter)s, %(grouped)s)
  group by 1, 2
  order by 3 desc, 1, 2
- limit %s
+ limit %(most)s
 """
 # As text: written back as it was read, it is the same value.
 SETTINGS = "select {} from pgq_task.get_queue_info(%s, 1)".format(
@@ -89,15 +102,19 @@ def task_queue(look: Look) -> dict[str, Any]:
         settings = cursor.execute(SETTINGS.encode(), [name]).fetchone()
         if may_read:
             try:
-                with conn.transaction():
-                    which = _chosen.conditions(look.query)
-                    found = tasks.list(name, which, max_tasks=SHOWN + 1)
-                    arguments = [name, Jsonb(which), GROUPED, LARGEST]
-                    groups = cursor.execute(GROUPS, arguments).fetchall()
+                with conn.transaction(), translate_errors():
+                    which = IN_LIST | {
+                        "queue": name,
+                        "filter": Jsonb(_chosen.conditions(look.query)),
+                        "grouped": GROUPED,
+                    }
+                    found = cursor.execute(TASKS.encode(), which | {"most": SHOWN + 1}).fetchall()
+                    groups = cursor.execute(GROUPS, which | {"most": LARGEST}).fetchall()
             except PgqError as error:
                 problem = error
             if info.keep:
-                done = tasks.finished(name, max_tasks=FINISHED)
+                last = IN_LIST | {"queue": name, "most": FINISHED, "ids": None}
+                done = cursor.execute(FINISHED_TASKS.encode(), last).fetchall()
     may_read_limits = look.visit.may_call(GET_LIMITS)
     preview = allowed(look).get(look.query.get("preview", "")) if found else None
     return {
@@ -118,7 +135,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         "limit_names": LIMITS,
         "settings": settings,
         "meanings": PARAMETERS,
-        "changes_of": _offered(look, any(_origin(each.headers) for each in found)),
+        "changes_of": _offered(look, any(each["origin"] for each in found)),
         "preview": look.query.get("preview") if preview else None,
         "change": preview,
         # Not while the page is only kept up to date.
@@ -130,10 +147,6 @@ def task_queue(look: Look) -> dict[str, Any]:
 
 def _offered(look: Look, has_failed: bool) -> dict[str, _chosen.Change]:
     return {name: each for name, each in allowed(look).items() if name != "retry" or has_failed}
-
-
-def _origin(headers: dict[str, Any] | None) -> str | None:
-    return (headers or {}).get("origin")
 
 
 def _shown(kind: str | None, look: Look) -> str | None:
@@ -213,28 +226,27 @@ def drop(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def task(look: Look) -> dict[str, Any]:
-    tasks = Tasks(look.visit.conn)
-    found = next(iter(tasks.list(filter={"ids": [_id(look)]})), None)
+    conn = look.visit.conn
+    which = ON_PAGE | {"queue": None, "filter": Jsonb({"ids": [_id(look)]}), "most": 1}
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(TASKS.encode(), which).fetchone()
     if found is None:
         raise _gone(look)
-    headers = found.headers or {}
+    payload = found["payload"]
+    # A mask would be written, and a part would be all that is left.
+    may_edit = not look.masks and len(payload) <= LONGEST and read_flat_json(payload) != UNREADABLE
     return {
         "task": found,
-        "progress": next(iter(tasks.progress(ids=[found.id])), None),
-        "origin": headers.get("origin"),
-        "flow": headers.get("flow"),
+        "progress": next(iter(Tasks(conn).progress(ids=[found["id"]])), None),
         "failures": [
-            each | {"at": datetime.fromisoformat(each["at"])} for each in found.failures or ()
+            each | {"at": datetime.fromisoformat(each["at"])} for each in found["failures"] or ()
         ],
         "changes_of": {
             name: each
-            for name, each in _offered(look, bool(headers.get("origin"))).items()
-            if found.status != "claimed" or name == "cancel"
+            for name, each in _offered(look, bool(found["origin"])).items()
+            if found["status"] != "claimed" or name == "cancel"
         },
-        # A masked payload cannot be edited: the mask would be written.
-        "written": None
-        if look.masks or found.payload == UNREADABLE
-        else json.dumps(found.payload, ensure_ascii=False, indent=2),
+        "may_edit": may_edit,
         "longest": LONGEST,
     }
 
@@ -251,7 +263,7 @@ def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:
                 f"task {number} cannot be {change.past}",
                 hint="a worker has it, it has left the queue, or it came from no other queue",
             )
-        stays = bool(tasks.list(filter={"ids": [number]}))
+        stays = bool(tasks.list(filter={"ids": [number]}, payloads=False))
         return Done(f"{change.past} task {number}", "" if stays else page_of(queue), 1)
 
     return act
@@ -274,7 +286,7 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
         raise InvalidParameter("the version of the task is missing", hint="load the page again")
     try:
         payload = json.loads(form.get("payload", ""))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidParameter(
             f"the new payload is no JSON: {error}", hint="nothing was changed"
         ) from None
@@ -284,12 +296,14 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def finished_task(look: Look) -> dict[str, Any]:
-    found = next(iter(Tasks(look.visit.conn).finished(look.name, ids=[_id(look)])), None)
+    which = ON_PAGE | {"queue": look.name, "most": 1, "ids": [_id(look)]}
+    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(FINISHED_TASKS.encode(), which).fetchone()
     if found is None:
         raise _gone(look)
     return {
         "task": found,
-        "flow": (found.headers or {}).get("flow"),
+        "longest": LONGEST,
         "may_replay": not look.visit.read_only and look.visit.may_call(REPLAY),
     }
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pgqpy_ticker import Database
+from pgqpy_ticker import Database, web
 from pgqpy_ticker.observe import few
 from pgqpy_ticker.served import (
     ConsumerSeen,
@@ -152,6 +156,42 @@ def test_durations_are_counted_up_to_each_bound(site: Site) -> None:
     assert counts == [1, 1, 2, 3, 3, 4]
     assert found["pgqpy_ticker_round_seconds_count", "shop"] == 4
     assert found["pgqpy_ticker_round_seconds_sum", "shop"] == pytest.approx(7.3045)
+
+
+def slow(site: Site) -> socket.socket:
+    """A client that never ends its request."""
+    host, _, port = site.address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), PATIENCE)
+    connection.sendall(b"GET /healthz")
+    return connection
+
+
+def test_slow_clients_keep_few_threads_and_no_other_client_out(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "MOST", 4)
+    monkeypatch.setattr(web, "LONGEST", 600)
+    monkeypatch.setattr(web._Handler, "timeout", 600)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(slow(site)) for _ in range(4 * web.MOST)]
+        assert clients[0].recv(1) == b""
+        assert threading.active_count() <= before + 2 * web.MOST
+        assert site.get("/healthz")[0] == 503
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "LONGEST", 0.3)
+
+    def trickle(client: socket.socket) -> None:
+        for _ in range(1000):
+            client.sendall(b"x")
+            time.sleep(0.01)
+
+    with slow(site) as client, pytest.raises(OSError, match=r"reset|Broken pipe"):
+        trickle(client)
 
 
 def test_a_port_that_is_taken_is_an_error(site: Site) -> None:

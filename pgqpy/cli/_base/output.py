@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,8 +72,13 @@ def _json_value(value: object) -> Any:
     if isinstance(value, datetime | date):
         return value.isoformat()
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return attributes(value)
     raise TypeError(f"{type(value).__name__} has no JSON form here")
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; they may be nested deeply, so they are not copied."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def print_items(

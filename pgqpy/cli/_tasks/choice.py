@@ -15,7 +15,7 @@ from pgqpy._runtime.words import brief
 from pgqpy.cli._base.arguments import INTERVAL, JSON, PRIORITY, TASK_ID, TEXT
 from pgqpy.cli._base.command import Group, dry_run_option, options
 from pgqpy.cli._base.errors import CliError
-from pgqpy.tasks import TaskInfo, Tasks
+from pgqpy.tasks import TaskInfo, Tasks, Unreadable
 
 
 @click.group(cls=Group)
@@ -40,14 +40,19 @@ def distance(time: datetime | None, now: datetime) -> str | None:
 
 def attempts_of(info: TaskInfo) -> int:
     """Return the attempts at a task; for one that waits in an error queue, before it failed."""
-    headers = info.headers or {}
+    headers = headers_of(info)
     before: int = headers.get("attempts", 0) if "failed_at" in headers else 0
     return info.attempts or before
 
 
+def headers_of(info: TaskInfo) -> dict[str, Any]:
+    """Return its headers, none if Python cannot read them."""
+    return info.headers if isinstance(info.headers, dict) else {}
+
+
 def compact(value: Any) -> str:
     """Return a JSON document on one line."""
-    return json.dumps(value, ensure_ascii=False)
+    return value.text if isinstance(value, Unreadable) else json.dumps(value, ensure_ascii=False)
 
 
 STATUSES = ("available", "claimed", "scheduled", "held", "stopped")

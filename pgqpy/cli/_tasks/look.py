@@ -28,6 +28,7 @@ from pgqpy.cli._tasks.choice import (
     distance,
     failed_of,
     filter_options,
+    headers_of,
     no_such_task,
     read_filter,
     task,
@@ -137,8 +138,8 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
     def describe(each: TaskInfo) -> tuple[list[tuple[str, Any]], str | None]:
         reason, _, traceback = (each.error or "").partition("\n")
         headers = each.headers
-        if headers and str(headers.get("reason")).startswith(f"{reason}\n"):
-            headers = headers | {"reason": reason}  # all of it is below
+        if str(headers_of(each).get("reason")).startswith(f"{reason}\n"):
+            headers = headers_of(each) | {"reason": reason}  # all of it is below
         return [
             ("task", str(each.id)),
             ("version", each.version),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
@@ -10,7 +9,7 @@ import click
 from pgqpy.cli._base.arguments import TEXT
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import json_option, print_items, say
+from pgqpy.cli._base.output import attributes, json_option, print_items, say
 from pgqpy.cli._tasks.choice import distance, task
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask
@@ -36,7 +35,7 @@ def list_periodic(conn: Connection) -> None:
     Examples:
       pgqpy task periodic list --json | jq '.[].next'
     """
-    found = [asdict(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]
+    found = [attributes(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]
     now = datetime.now(UTC)
     print_items(
         found,

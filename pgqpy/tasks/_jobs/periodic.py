@@ -25,7 +25,7 @@ MISSED = ("last", "all", "skip")
 _SET = b"""
 select pgq_task.set_periodic(%s, %s, %s, %s, %s::jsonb, %s::int4, %s, %s::jsonb, %s, %s)
 """
-_LIST = b"select * from pgq_task.get_periodic_info()"
+_LIST = b"select name, queue from pgq_task.get_periodic_info()"
 _STAR = re.compile(r"^\*")
 _EVERY = re.compile(r"@every ([1-9][0-9]{0,9})s")
 _CENTURY = 36500 * 86400

@@ -61,7 +61,7 @@ class Claim:
         """Why nothing can work on it: Python cannot read what it has."""
         for value in (self.task.payload, self.task.headers):
             if isinstance(value, Unreadable):
-                return DeadLetter(f"Python cannot read its JSON: {value.error}")
+                return DeadLetter(str(value))
         return None
 
     @property

@@ -15,8 +15,7 @@ begin
     if found then
         raise exception using errcode = 'PQ050',
             message = pg_catalog.format('%s: an event cannot be delivered at %s', i_what, bad),
-            hint = 'Give a time before the year 9999, for example now() + interval ''1 hour''; one in the past means at once. '
-                   'pgq.insert_event() delivers without one.';
+            hint = 'Give a time before the year 9999, for example now() + interval ''1 hour''; one in the past means at once.';
     end if;
 end;
 $$;

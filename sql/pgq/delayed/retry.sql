@@ -8,7 +8,7 @@ as $$
 --      x_event_ids     - ids of its events
 --      x_retry_times   - time of each retry; an array of the same length
 -- Returns: number of retries, without those that were requested before.
--- Errors: PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length
+-- Errors: PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length, PQ050 infinite time
 declare
     b       record;
     d       record;
@@ -24,6 +24,7 @@ begin
             message = 'event_retry_many: there must be one time for each event',
             hint = 'Give two arrays of the same length, without nulls.';
     end if;
+    perform pgq._check_delivery_time('event_retry_many', x_retry_times);
     select * into b from pgq._open_batch(x_batch_id);
     select * into d from pgq._delayed_target();
 
@@ -109,13 +110,14 @@ as $$
 --      x_retry_after       - time of the retry
 --      x_ev_id             - event id, null for the next one
 -- Returns: the event's id.
--- Errors: PQ002 consumer not registered, 23505 the event is waiting already
+-- Errors: PQ002 consumer not registered, PQ050 infinite time, 23505 the event is waiting already
 declare
     r   pgq.registration := pgq._find_registration(x_queue, x_consumer);
     m   constant pgq.moved_0 := pgq._last_move();
     d   record;
     id  bigint := x_ev_id;
 begin
+    perform pgq._check_delivery_time('event_retry_raw', array[coalesce(x_retry_after, now())]);
     if id is null then
         select nextval(queue_event_seq_id) into id from pgq.queue where queue_id = r.sub_queue;
     end if;

@@ -287,7 +287,7 @@ as $$
 --      i_types         - the types given to pgq.next_group_batch()
 -- Returns: number of events that were parked.
 -- Errors: PQ005 an event is not in the batch, PQ011 arrays differ in length, PQ035 the partition has another owner, or
---      the batch is not open any more: roll back
+--      the batch is not open any more: roll back, PQ050 infinite delay
 declare
     part    pgq.group_partition := pgq._fence_partition(pgq._find_batch(i_batch_id), i_generation);
     p       pgq.position_0 := pgq._get_position(part.part_reg);

@@ -26,7 +26,7 @@ begin
              order by e.key, e.ev_id),
         parked as (
             insert into pgq._parked_key (parked_group, parked_part, parked_key, parked_next, parked_error)
-            select $4, $5, key, clock_timestamp() + delay, error
+            select $4, $5, key, pgq._retry_time(delay), error
               from failed
             returning parked_id, parked_key),
         kept as (
@@ -122,6 +122,19 @@ begin
 end;
 $$;
 
+create or replace function pgq._retry_time(i_delay interval)
+returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the time after a delay, null for none. Raises PQ050 if it has no end.
+declare
+    v_time  constant timestamptz := clock_timestamp() + i_delay;
+begin
+    perform pgq._check_delivery_time('a retry', array[coalesce(v_time, now())]);
+    return v_time;
+end;
+$$;
+
 create or replace function pgq.finish_parked(
     i_parked_id bigint, i_generation bigint, i_done bigint[],
     i_failed boolean default false, i_error text default null, i_delay interval default null,
@@ -138,7 +151,7 @@ as $$
 --      i_error, i_delay            - the error, and the delay until the retry; null for only on request
 --      i_given_up                  - pe_ids of events to make dead letters, with i_reasons and i_tracebacks
 -- Returns: number of parked events of the key that are left.
--- Errors: PQ035 the partition has another owner, or events were given up meanwhile: roll back
+-- Errors: PQ035 the partition has another owner, or events were given up meanwhile: roll back; PQ050 infinite delay
 declare
     r       int4;
     part    pgq.group_partition;
@@ -168,7 +181,7 @@ begin
     elsif i_failed then
         update pgq._parked_key
            set parked_attempts = 1 + case when cardinality(i_done || i_given_up) = 0 then parked_attempts else 0 end,
-               parked_next = clock_timestamp() + i_delay,
+               parked_next = pgq._retry_time(i_delay),
                parked_error = i_error
          where parked_id = i_parked_id;
     else

@@ -14,7 +14,7 @@ as $$
 --                            be left out
 -- Returns: the tasks that were cancelled, and the reasons. Tasks of queues that the caller may not claim from are left
 --      out, as are tasks that the worker does not have.
--- Errors: PQ072 lists of different length, a task with progress but without done
+-- Errors: PQ072 lists of different length, a task with progress but without done, numbers that are infinite or NaN
 #variable_conflict use_column
 begin
     perform pgq_task._require_one_each('done', coalesce(cardinality(heartbeat.done), 0), progress_ids),
@@ -23,6 +23,8 @@ begin
     if cardinality(progress_ids) > 0 then
         if array_position(heartbeat.done, null) is not null then
             perform pgq_task._raise_invalid('a task does not say how far it is', 'Give a number for each in done, none of them null.');
+        elsif exists (select from unnest(heartbeat.done || heartbeat.total) n where n in ('NaN', 'infinity', '-infinity')) then
+            perform pgq_task._raise_invalid('a progress without end', 'Give finite numbers in done and total.');
         end if;
         insert into pgq_task.progress as p (id, claimant, done, total, note, at)
         select distinct on (t.id) t.id, heartbeat.claimant, n.done, n.total, n.note, clock_timestamp()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import signal
 from datetime import UTC, datetime
@@ -32,6 +33,23 @@ def fail(conn: Connection, queue: str, *, error: str = "timeout", final: bool = 
         "select pgq_task.fail('w', %s, %s, %s, final => %s)", [task, version, error, final]
     )
     return task
+
+
+def test_tasks_whose_json_python_cannot_read_are_shown(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    nested = "[" * 3000 + "]" * 3000
+    odd = "select pgq_task.push('mails', %s::jsonb, headers => %s::jsonb)"
+    [[task]] = conn.execute(odd, [nested, f'{{"n": {nested}}}']).fetchall()
+    periodic = "select pgq_task.set_periodic('odd', 'mails', '@every 90s', 'UTC', %s::jsonb)"
+    conn.execute(periodic, [nested])
+    deep = pushed(cli, mails, "[" * 700 + "]" * 700)
+    for command in (["list", mails], ["show", str(task), str(deep)]):
+        assert "[" * 3000 in cli.ok("task", *command)
+        first, second = map(json.loads, cli.ok("task", *command, "--json").splitlines())
+        assert first["payload"]["text"] == nested
+        assert second["payload"] == json.loads("[" * 700 + "]" * 700)
+    assert cli.json("task", "periodic", "list")[0]["payload"]["text"] == nested
 
 
 # --- queues

@@ -209,6 +209,21 @@ def test_nonsense_and_what_is_not_there_are_refused(conn: Connection, queue: str
     assert beat(conn, 4711) is False
 
 
+def test_a_retry_that_would_never_come_is_refused(conn: Connection, queue: str) -> None:
+    member, batch = one_batch(conn, queue)
+    event = conn.execute(batch.sql.encode()).fetchall()[0][0]
+    late = "array['bad'], array['9000 years'::interval])"
+    finish_batch = f"select pgq.finish_group_batch(%s, %s, array[%s], {late}"
+    with ops.refused("PQ050"):
+        conn.execute(finish_batch, [batch.id, batch.generation, event])
+    fail(conn, must_take(conn, member), event)
+    parked, generation, _ = open_parked(conn, member)
+    finish_one = f"{FINISH_PARKED[:-1]}, true, 'bad', '9000 years')"
+    with ops.refused("PQ050"):
+        conn.execute(finish_one, [parked, generation, []])
+    assert ops.value(conn, "select parked_next < now() + '1 day' from pgq.parked_key")
+
+
 def test_the_same_batch_comes_again_until_it_is_finished(conn: Connection, queue: str) -> None:
     member, batch = one_batch(conn, queue)
     assert must_take(conn, member) == batch

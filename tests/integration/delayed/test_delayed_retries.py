@@ -41,6 +41,23 @@ def test_an_event_that_waits_is_not_put_back_again_whatever_the_delay(
     assert ops.value(conn, "select count(*) from pgq.retry_queue") == 1
 
 
+def test_a_time_at_which_nothing_can_be_delivered_is_refused(
+    conn: Connection, queue: str, batch: int, first: int
+) -> None:
+    ops.value(conn, RETRY, batch, first, 3600)
+    nulls = ", ".join(["null"] * 5)
+    for at in ("infinity", "-infinity", "202026-01-01"):
+        for call in (
+            f"select pgq.event_retry({batch}, {first + 1}, '{at}'::timestamptz)",
+            f"select pgq.event_retry_many({batch}, array[{first + 1}], array['{at}'::timestamptz])",
+            f"select pgq.event_retry_raw('{queue}', 'c', '{at}', null, now(), 0, 't', {nulls})",
+            f"update pgq.retry_queue set ev_retry_after = '{at}'",
+        ):
+            with ops.refused("PQ050"):
+                conn.execute(call.encode())
+    assert ops.value(conn, "select array_agg(ev_id) from pgq.retry_queue") == [first]
+
+
 def test_it_may_be_put_back_again_whenever_it_has_come(
     conn: Connection, queue: str, batch: int, first: int
 ) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from decimal import Decimal
+from functools import partial
 from queue import Queue
 from typing import Any
 
@@ -122,6 +123,9 @@ def test_the_last_report_of_progress_counts(app: TaskApp, conn: Connection) -> N
     # of how many, and of what, may be left out
     conn.execute("select pgq_task.heartbeat('w', %s, %s, '{3}')", [[two], [two]])
     assert [(each.done, each.note) for each in Tasks(conn).progress(ids=[two])] == [(3, None)]
+    odd = "select pgq_task.heartbeat('w', %s, %s, %s, %s)"
+    for numbers in (["{NaN}", "{1}"], ["{1}", "{infinity}"]):
+        ops.refused(partial(conn.execute, odd, [[two], [two], *numbers]))
 
 
 @pytest.mark.any_pg

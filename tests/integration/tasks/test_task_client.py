@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
 from threading import Event
 from typing import Any, LiteralString
 
 import numpy as np
 import pytest
+from psycopg.types.json import set_json_loads
 
 import pgqpy
 from pgqpy import errors
-from pgqpy.tasks import AsyncTasks, Tasks, TaskWorker, _client
+from pgqpy.tasks import AsyncTasks, TaskApp, Tasks, TaskWorker, Unreadable, _client
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import running, wait_until
-from tests.fixtures.fix_db import Connect
+from tests.fixtures.fix_db import Connect, Connection
 
 pytestmark = pytest.mark.any_pg
 
@@ -44,6 +49,58 @@ def test_many_are_pushed_claimed_and_finished_in_their_order(tasks: Tasks) -> No
     assert [task.payload for task in claimed] == list(range(5))
     assert tasks.finish_many(claimed[:3], results=[1, None, {}]) == []
     assert tasks.finish_many(claimed) == claimed[:3]
+
+
+def test_json_that_python_cannot_read_keeps_no_other_task_from_its_claimant(
+    conn: Connection, tasks: Tasks
+) -> None:
+    nested, long = "[" * 3000 + "]" * 3000, f'{{"n": {"1" * 5000}}}'
+    tasks.push("work", "before")
+    push = "select pgq_task.push('work', %s::jsonb, headers => %s::jsonb)"
+    for payload, headers in ((nested, None), ('{"n": 1.5}', long)):
+        conn.execute(push, [payload, headers])
+    tasks.push("work", "after")
+    # What the caller has set for JSON holds as before.
+    set_json_loads(partial(json.loads, parse_float=Decimal), tasks.conn)
+
+    def check(found: Sequence[Any]) -> None:
+        assert [each.payload for each in found[::3]] == ["before", "after"]
+        assert found[1].payload.text.replace(" ", "") == nested
+        assert found[2].headers.text == long
+        assert found[2].payload == {"n": Decimal("1.5")}
+
+    check(tasks.list("work"))
+    claimed = tasks.try_claim("work", max_tasks=10, random=False)
+    check(claimed)
+    claimed = tasks.renew(claimed)
+    check(claimed)
+    assert tasks.fail(claimed[1], str(claimed[1].payload), final=True)
+    [failed] = tasks.list("work.failed")
+    assert "Python cannot read its JSON" in str(failed.error)
+    tasks.set_config("work", "keep", "1 day")
+    tasks.release([claimed[0], *claimed[2:]])
+    assert [each.attempts for each in tasks.list("work")] == [0] * 3
+    popped = tasks.pop("work", max_tasks=10)
+    assert [isinstance(each.headers, Unreadable) for each in popped] == [False, True, False]
+    assert len(tasks.finished("work")) == 3
+
+
+def test_json_of_a_schedule_that_python_cannot_read_keeps_no_worker_from_its_own(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    odd = "select pgq_task.set_periodic('odd', 'work', '@every 90s', 'UTC', %s::jsonb)"
+    conn.execute(odd, ["[" * 3000 + "]" * 3000])
+    app = TaskApp("work")
+
+    @app.periodic("0 3 * * *")
+    @app.task
+    def clean_up() -> None:
+        """Nothing."""
+
+    app.worker(dsn).run(until_empty=True)
+    schedules = {each.name: each.payload for each in tasks.periodic()}
+    assert isinstance(schedules.pop("odd"), Unreadable)
+    assert len(schedules) == 1
 
 
 def test_tasks_come_when_they_are_due(tasks: Tasks) -> None:

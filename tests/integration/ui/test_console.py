@@ -270,10 +270,23 @@ def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
     for odd in ("[]", "3", nested, f'{{"a": {nested}}}', f'{{"a": {"1" * 5000}}}', "{}"):
         with conn.transaction():
             conn.execute(f"set local role {READER}".encode())
-            conn.execute("select pgq.log_action(repeat('x', 5000), %s::jsonb)", [odd])
+            conn.execute("select pgq.log_action(repeat('x', 200), %s::jsonb)", [odd])
     page = get(client, "/audit")
     assert "name=orders" in page
     assert len(page) < 50_000
+
+
+def test_an_action_whose_note_would_be_too_long_is_not_done(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    many = {f"x{n}": "x" * 200 for n in range(100)}
+    refused = post(console(dsn), "/queues", ADMIN, action="create", name="orders", **many)
+    assert refused.status_code == 409
+    assert "log_action: a note of" in refused.text
+    assert Admin(conn).get_queue_info() == []
+    for note in ("repeat('x', 201)", "'x', jsonb_build_object('x', repeat('x', 20000))"):
+        with ops.refused("PQ011"):
+            conn.execute(f"select pgq.log_action({note})".encode())
 
 
 def test_masked_values_are_on_no_page(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 
 from pgqpy.admin import Admin
@@ -83,6 +86,37 @@ def test_one_is_replayed_edited_or_purged(conn: Connection, queue: str, client: 
     ]  # fmt: skip
 
 
+def test_a_change_leads_to_the_letters_of_a_queue_of_any_name(
+    conn: Connection, client: Client
+) -> None:
+    name = "a&b#c%d?e f=ü"
+    Admin(conn).create_queue(name)
+    for number, fields in zip(
+        give_up(conn, name, 3),
+        ({"action": "replay"}, {"action": "purge"}, {"action": "edit", "data": "{}"}),
+        strict=True,
+    ):
+        answer = post(client, f"/dead_letter?id={number}", OWNER, **fields)
+        asked = parse_qs(urlsplit(answer.headers["location"]).query)
+        assert asked == {"queue": [name]}, fields
+
+
+def test_of_a_large_letter_its_page_reads_a_piece(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    [letter] = give_up(conn, queue, 1, data=f'"{"x" * 5_000_000}"')
+    tracemalloc.start()
+    try:
+        page = get(client, f"/dead_letter?id={letter}")
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert "Only the first 200,000 characters" in page
+    edited = {"action": "edit", "data": "1"}
+    assert post(client, f"/dead_letter?id={letter}", OWNER, **edited).status_code == 409
+    assert post(client, f"/dead_letter?id={letter}", OWNER, action="replay").status_code == 303
+
+
 def ended(client: Client) -> str:
     """The page when the change has ended."""
     for _ in range(600):
@@ -129,6 +163,9 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     assert "stopped after" in ended(client)
     left = ops.value(conn, COUNT)
     assert left > 0
+    logged = "select al_role, al_arguments from pgq.action_log where al_action = 'stop'"
+    told = {"change": "purge 100 dead letters"}
+    assert conn.execute(logged).fetchall() == [(OWNER, told)]
     Admin(conn).unregister_consumer(queue, "billing")
     assert post(client, page, OWNER, action="replay", queue=queue).status_code == 303
     assert "after 0." in ended(client)
@@ -143,6 +180,8 @@ def test_a_retry_at_a_time_without_end_hides_no_letter(
     number = ops.value(conn, "select pgq.insert_event(%s, 't', 'd')", queue)
     ops.tick(conn, queue)
     batch = admin.next_batch(queue, "billing")
+    conn.execute("select pgq.event_retry(%s, %s, 3600)", [batch, number])
     for time in ("infinity", "20000-01-01"):
-        conn.execute("select pgq.event_retry(%s, %s, %s::timestamptz)", [batch, number, time])
+        # From a dump of an older release, which took such times.
+        conn.execute("update pgq.delayed set due = %s", [time])
         assert "9999-12-31" in get(client, "/dead_letters")

@@ -84,7 +84,9 @@ def test_payloads_are_shown_exactly_masked_and_never_run(
     [[last]] = conn.execute("select max(ev_id) from pgq.event_template").fetchall()
     assert len(get(client, f"/events?name={queue}")) < 30_000
     assert len(get(client, f"/event?name={queue}&id={last}")) < 300_000
-    assert "longer than" in get(client, f"/events?name={queue}&download=csv", status=500)
+    refused = get(client, f"/events?name={queue}&download=csv", status=400)
+    assert f"event {long} has more than" in refused
+    assert f"pgqpy event peek {queue} " in refused
 
 
 def test_a_deeply_nested_payload_is_shown_as_it_is_and_with_masks_not_at_all(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -173,18 +176,60 @@ def test_a_header_names_the_role_if_a_trusted_proxy_sends_it(
     assert statuses(console(dsn, password=False), header) == [403]
 
 
-def test_a_password_is_one_that_postgresql_has_asked_for(
-    mortal: Server, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sign_in, "PENALTY", 0)
+@pytest.fixture
+def asking(mortal: Server) -> str:
+    """A server that asks carl and dora for a password."""
     with psycopg.connect(mortal.dsn, autocommit=True) as conn:
-        conn.execute("create role carl login password 'swordfish' in role pgq_reader")
+        for role in ("carl", "dora"):
+            conn.execute(f"create role {role} login password 'swordfish' in role pgq_reader")
         conn.execute("create role trusted login in role pgq_reader")
         [(path,)] = conn.execute("show hba_file").fetchall()
         rules = Path(path)
-        rules.write_text(f"local all carl scram-sha-256\n{rules.read_text()}")
+        rules.write_text(f"local all carl,dora scram-sha-256\n{rules.read_text()}")
         conn.execute("select pg_reload_conf()")
-    client = console(mortal.dsn, password=True)
+    return mortal.dsn
+
+
+def test_guesses_wait_for_each_other_and_keep_no_other_user_out(
+    asking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sign_in, "PENALTY", 600)
+    checked: list[str] = []
+    lets_in = _sign_in.SignIn._lets_in
+
+    def count(self: _sign_in.SignIn, role: str, password: str) -> bool:
+        checked.append(password)
+        return lets_in(self, role, password)
+
+    monkeypatch.setattr(_sign_in.SignIn, "_lets_in", count)
+    app: Any = pgqpy.ui.app(asking, password=True)
+
+    async def sign_in(address: str, role: str, password: str) -> int:
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+            form = {"role": role, "password": password}
+            answer = await client.post("/sign-in", data=form, headers={"Origin": HOST})
+            return answer.status_code
+
+    async def attack() -> None:
+        many = 2 * _sign_in.WAITING
+        guesses = [asyncio.create_task(sign_in("10.0.0.1", "carl", "cod")) for _ in range(many)]
+        refused = [await each for each in guesses[_sign_in.WAITING :]]
+        assert refused == [429] * _sign_in.WAITING
+        assert await sign_in("10.0.0.1", "dora", "swordfish") == 200
+        assert await sign_in("10.0.0.2", "carl", "swordfish") == 200
+        assert checked.count("cod") == 1
+        for each in guesses:
+            each.cancel()
+
+    asyncio.run(attack())
+
+
+def test_a_password_is_one_that_postgresql_has_asked_for(
+    asking: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sign_in, "PENALTY", 0)
+    client = console(asking, password=True)
     assert client.get("/").headers["location"] == "/sign-in"
     assert "Password" in client.get("/sign-in").text
 
