@@ -132,7 +132,8 @@ begin
 
     -- The last batch may hold an event that drew its id after the tick had read the sequence.
     v_last := pgq._last_tick(v_node.queue_id);
-    execute format('select max(ev_id) from %s where ev_txid >= txid_snapshot_xmin($1)', v_node.queue_data_pfx)
+    execute format('select max(ev_id) from %s where ev_txid >= txid_snapshot_xmin($1) and ev_txid < 9223372036854775807',
+                   v_node.queue_data_pfx)
        into v_id using coalesce((pgq._last_tick(v_node.queue_id, v_last.tick_id)).tick_snapshot, v_last.tick_snapshot);
     if v_node.last_tick_id > v_last.tick_id then
         -- PgQ's worker was killed between the events and their tick.
@@ -310,7 +311,8 @@ begin
     end if;
     return query execute format(
         'select ev_id, ev_time, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s '
-        'where ev_txid >= txid_snapshot_xmin($1) and not txid_visible_in_snapshot(ev_txid, $1) and ev_owner is null '
+        'where ev_txid >= txid_snapshot_xmin($1) and ev_txid < 9223372036854775807 '
+        'and not txid_visible_in_snapshot(ev_txid, $1) and ev_owner is null '
         'order by ev_id', q.queue_data_pfx) using v_snapshot;
 end;
 $$;

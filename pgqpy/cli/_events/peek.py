@@ -21,6 +21,10 @@ select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type,
 #: Characters that no text has.
 UNCUT = 2**31 - 1
 
+# Event tables are never analyzed: if a range of transactions had one end only, PostgreSQL would
+# expect a third of the table, and read all of it.
+LAST: LiteralString = "9223372036854775807"
+
 # The tick to start from: the newest with that many events behind it. A transaction older than
 # that tick's snapshot cannot hold newer events.
 OLDEST_TXID: LiteralString = """
@@ -44,20 +48,21 @@ MATCHING: LiteralString = """
 """
 NEWEST: LiteralString = (
     COLUMNS
-    + "from {events} where ev_txid >= %(txid)s"
+    + f"from {{events}} where ev_txid between %(txid)s and {LAST}"
     + MATCHING
     + "order by ev_id desc limit %(count)s"
 )
-SOME: LiteralString = """
-(select * from {} where ev_txid >= %(txid)s order by ev_id desc limit {}) newest
+SOME: LiteralString = f"""
+(select * from {{}} where ev_txid between %(txid)s and {LAST}
+  order by ev_id desc limit {{}}) newest
 """
 HAS_MORE: LiteralString = "select count(*) = {most} from (select from {} limit {most}) found"
 
 # A transaction that began since then is not in the snapshot of the tick before.
 SINCE: LiteralString = (
     COLUMNS
-    + """
-  from {events}
+    + f"""
+  from {{events}}
  where ev_time >= %(since)s
    and ev_txid >= coalesce((
            select split_part(t.tick_snapshot::text, ':', 1)::bigint
@@ -67,6 +72,7 @@ SINCE: LiteralString = (
             order by t.tick_id desc
            offset 1
             limit 1), 0)
+   and ev_txid <= {LAST}
 """
     + MATCHING
     + "order by ev_id limit %(count)s"
@@ -75,8 +81,8 @@ SINCE: LiteralString = (
 # A tick reads the sequence before its snapshot, but after the tick before it was committed.
 ONE: LiteralString = (
     COLUMNS
-    + """
-  from {events}
+    + f"""
+  from {{events}}
  where ev_id = %(event_id)s
    and ev_txid >= coalesce((
            select split_part(t.tick_snapshot::text, ':', 1)::bigint
@@ -86,6 +92,7 @@ ONE: LiteralString = (
             order by t.tick_id desc
            offset 1
             limit 1), 0)
+   and ev_txid <= {LAST}
  order by ev_txid
  limit 1
 """

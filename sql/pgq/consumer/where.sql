@@ -121,10 +121,12 @@ language plpgsql stable
 as $$
 -- Returns the stored copies of an event that are in an open batch or not read by some consumer, and the event itself.
 declare
+    -- Each range has two ends: event tables are never analyzed, and of a range with one a third of the table is expected.
     look    constant text := pg_catalog.format(
         'select pg_catalog.array_agg(row(ev_txid, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,'
         ' ev_extra1, ev_extra2, ev_extra3, ev_extra4, 0)::pgq.event order by ev_owner is not null, ev_txid)'
-        ' from %s where ev_id = $1 and (ev_txid >= $2 and ev_txid < $3 or ev_txid = any ($4) or ev_txid >= $5)', q.queue_data_pfx);
+        ' from %s where ev_id = $1 and (ev_txid >= $2 and ev_txid < $3 or ev_txid = any ($4)'
+        ' or ev_txid >= $5 and ev_txid < 9223372036854775807)', q.queue_data_pfx);
     range   record;
     behind  bigint;
     copies  pgq.event[];

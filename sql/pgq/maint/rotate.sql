@@ -110,9 +110,9 @@ begin
     -- No session writes into the table now. As a safeguard, independent of the reasoning about ids: is there an event
     -- in it that a consumer has not passed?
     execute format('select max(ev_txid) from %s', tbl) into high;
-    execute format('select exists (select from %s where ev_txid >= txid_snapshot_xmin($1) '
+    execute format('select exists (select from %s where ev_txid between txid_snapshot_xmin($1) and $2 '
                    'and not txid_visible_in_snapshot(ev_txid, $1))', tbl)
-       into needed using oldest.tick_snapshot;
+       into needed using oldest.tick_snapshot, high;
     if needed then
         return 0;
     end if;
