@@ -124,13 +124,27 @@ as $$
 --      delayed_events  - number of delayed events
 --      next_due        - time when the next delayed event is due
 --      retry_events    - number of waiting retries
+declare
+    v_queue constant int4 := (select q.queue_id from pgq.queue q where q.queue_name = i_queue_name);
+    -- As in pgq.waiting_event, which is slower if it is read whole.
+    m       pgq.moved_0;
 begin
+    select * into m from (table pgq.moved_0 union all table pgq.moved_1) l order by l.moved_nr desc limit 1;
     return query
-    select q.queue_name, count(d.ev_id) filter (where d.ev_owner is null),
-           min(d.due) filter (where d.ev_owner is null), count(d.ev_owner)
+    with waiting as (
+        select d.ev_queue, d.ev_owner, count(*) as number, min(d.due) as due
+          from pgq.delayed d
+         where (i_queue_name is null or d.ev_queue = v_queue)
+           and ((d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+                and txid_visible_in_snapshot(d.due_txid, m.moved_snapshot)
+                and d.due_nr <> all (m.held_due_nr)) is not true
+         group by 1, 2)
+    select q.queue_name, coalesce(sum(w.number) filter (where w.ev_owner is null), 0)::bigint,
+           min(w.due) filter (where w.ev_owner is null),
+           coalesce(sum(w.number) filter (where exists (select from pgq.registration where sub_id = w.ev_owner)), 0)::bigint
       from pgq.queue q
-      left join pgq.waiting_event d on d.ev_queue = q.queue_id
-     where i_queue_name is null or q.queue_name = i_queue_name
+      left join waiting w on w.ev_queue = q.queue_id
+     where i_queue_name is null or q.queue_id = v_queue
      group by q.queue_id
      order by q.queue_name;
 end;
