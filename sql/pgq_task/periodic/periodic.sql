@@ -26,6 +26,9 @@ declare
 begin
     if coalesce(set_periodic.name, '') = '' or coalesce(set_periodic.cron, '') = '' or coalesce(set_periodic.time_zone, '') = '' then
         perform pgq_task._raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
+    elsif greatest(length(set_periodic.cron), length(set_periodic.time_zone)) > 1000 then
+        -- Workers of all queues evaluate it.
+        perform pgq_task._raise_invalid('a cron expression or time zone that is too long', 'Each has at most 1000 characters.');
     elsif coalesce(set_periodic.missed, '') not in ('last', 'all', 'skip') then
         perform pgq_task._raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
     end if;

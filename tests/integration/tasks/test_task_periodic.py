@@ -412,6 +412,32 @@ def test_any_number_of_periodic_tasks_leaves_time_for_tasks(
     wait_until(lambda: push_due(tasks) == pushing._PAUSE and len(pushed(tasks)) >= 3)
 
 
+def test_any_number_of_missed_runs_is_passed_over_a_few_at_a_time(
+    tasks: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A role may have a task of each second that workers may not push, and so is never caught up
+    with."""
+    make(tasks, cron="* * * * * *", missed="last")
+    miss(tasks, 3 * pushing._MOST // 60)
+    behind = "select extract(epoch from now() - last_due) from pgq_task.periodic"
+    before = queue_ops.value(tasks, behind)
+    assert push_due(tasks) == 0
+    assert before - queue_ops.value(tasks, behind) < pushing._MOST + 60
+    assert pushed(tasks) == []
+    assert queue_ops.value(tasks, "select last_run from pgq_task.periodic") is None
+    wait_until(lambda: push_due(tasks) > 0)  # type: ignore[operator]
+    assert len(pushed(tasks)) == 1
+    assert "runs missed since" in caplog.text
+
+
+def test_an_expression_is_short_since_every_worker_reads_it(tasks: Connection) -> None:
+    with pytest.raises(InvalidTask, match="at most 1000 characters"):
+        make(tasks, cron=",".join(["1"] * 1000) + " * * * *")
+    call = "select pgq_task.set_periodic('n', 'reports', '1 * * * *', repeat('x', 1001), '1')"
+    with queue_ops.refused("PQ072"):
+        tasks.execute(call)
+
+
 @pytest.mark.any_pg
 def test_a_periodic_task_that_cannot_be_pushed_does_not_hold_up_the_others(
     tasks: Connection, caplog: pytest.LogCaptureFixture
