@@ -80,8 +80,12 @@ as $$
 declare
     p   record;
 begin
-    if push_periodic.last_due <= push_periodic.previous or push_periodic.last_due > clock_timestamp() + interval '1 second'
-            or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
+    -- Nor null: PostgreSQL would quote the row that it refuses.
+    if (push_periodic.last_due > push_periodic.previous
+        and push_periodic.last_due <= clock_timestamp() + interval '1 second') is not true
+       or exists (select from unnest(push_periodic.due) d
+                   where (d > push_periodic.previous and d <= push_periodic.last_due) is not true)
+    then
         perform pgq_task._raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
     perform pgq_task._lock_queue_of(push_periodic.name);

@@ -251,6 +251,12 @@ def test_restricted_queues_keep_schedules_to_themselves(
     tasks.execute("select pgq_task.restrict_queue('reports')")
     [row] = ops.rows(other, "select * from pgq_task.get_periodic_info()")
     assert (row["name"], row["payload"]) == ("report", None)
+    # Errors neither: PostgreSQL quotes the row that it refuses.
+    with queue_ops.refused("PQ072"):
+        other.execute(
+            "select pgq_task.push_periodic(name, last_due, null, null)"
+            "  from pgq_task.get_periodic_info()"
+        )
     Tasks(tasks).create_queue("other")
     with pytest.raises(PermissionDenied, match="reports"):
         make(as_role(connect(), "pgq_writer"), queue="other")
