@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Collection
 
+from pgqpy.cli._base.database import UNREADABLE
+
 MASKED = "•••"
 #: Nested deeper, a value is not taken apart: that costs much, and in the end Python refuses it.
 DEEPEST = 50
-#: Stands for a JSON value of the database that cannot be read.
-UNREADABLE = {"not shown": "it is nested too deeply, or a number in it is too long"}
 PATH = re.compile(r"\$(?:(?:\.\.?(?:[\w-]+|\*))|\[\*\])+")
 STEP = re.compile(r"(\.\.?)([\w-]+|\*)|\[\*\]")
 

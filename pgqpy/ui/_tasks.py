@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from pgqpy.cli._base.database import UNREADABLE
 from pgqpy.cli._tasks.queue import PARAMETERS
 from pgqpy.doctor._workers import task_workers
 from pgqpy.errors import (
@@ -24,7 +25,7 @@ from pgqpy.errors import (
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
-from pgqpy.ui._mask import UNREADABLE, masked
+from pgqpy.ui._mask import masked
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._queues import changed_in, require_name

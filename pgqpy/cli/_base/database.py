@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any, LiteralString
 
 from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
 
 import pgqpy
 from pgqpy._runtime.planted import refuse_planted
@@ -21,6 +23,9 @@ from pgqpy.models import ConsumerInfo, QueueInfo
 
 # psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+#: Stands for a JSON value of the database that cannot be read.
+UNREADABLE = {"not shown": "it is nested too deeply, or a number in it is too long"}
 
 #: The exit code that a shell reports for a process ended by SIGINT.
 INTERRUPTED = 128 + signal.SIGINT
@@ -66,10 +71,19 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
     """
     with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
         refuse_planted(conn)
+        set_json_loads(_read_json, conn)
         if not names_of_users:
             # An operator in a schema on the path may fit better than PostgreSQL's.
             conn.execute("set search_path = pg_catalog, pg_temp")
         yield conn
+
+
+def _read_json(text: str | bytes) -> Any:
+    """Read a JSON value of the database: one that Python cannot read hides no others."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError):
+        return UNREADABLE
 
 
 def dict_rows(

@@ -1,6 +1,12 @@
 -- Parked keys. A key is parked from the failure of one of its events until its last parked event is done. Only the
 -- owner of its partition parks and processes events; other sessions may request a retry, and discard events.
 
+create or replace function pgq._after(i_delay interval)
+returns timestamptz
+language sql volatile
+-- Returns the time after a delay, null for none. Clients cannot represent one after the year 9999.
+return case when i_delay is not null then least(pg_catalog.clock_timestamp() + i_delay, '9999-12-30') end;
+
 create or replace function pgq._park_events(
     part pgq.group_partition, i_batch_id bigint, i_failed bigint[], i_errors text[], i_delays interval[], i_types text[])
 returns int4
@@ -26,7 +32,7 @@ begin
              order by e.key, e.ev_id),
         parked as (
             insert into pgq._parked_key (parked_group, parked_part, parked_key, parked_next, parked_error)
-            select $4, $5, key, clock_timestamp() + delay, error
+            select $4, $5, key, pgq._after(delay), error
               from failed
             returning parked_id, parked_key),
         kept as (
@@ -168,7 +174,7 @@ begin
     elsif i_failed then
         update pgq._parked_key
            set parked_attempts = 1 + case when cardinality(i_done || i_given_up) = 0 then parked_attempts else 0 end,
-               parked_next = clock_timestamp() + i_delay,
+               parked_next = pgq._after(i_delay),
                parked_error = i_error
          where parked_id = i_parked_id;
     else

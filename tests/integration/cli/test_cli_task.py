@@ -115,6 +115,19 @@ def test_a_payload_comes_as_it_was_written(cli: Cli, conn: Connection, mails: st
     assert pushed(cli, mails, "2", "--key", "k") == first
 
 
+def test_a_payload_that_cannot_be_read_hides_no_others(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    for payload in ("1", "[" * 3000 + "]" * 3000, "1" * 5000):
+        conn.execute("select pgq_task.push(%s, %s::jsonb)", [mails, payload])
+    conn.execute(
+        "select pgq_task.set_periodic('deep', %s, '1 * * * *', 'UTC', %s::jsonb)", [mails, payload]
+    )
+    assert cli.ok("task", "list", mails).count("not shown") == 2
+    assert 1 in [each["payload"] for each in cli.json_lines("task", "list", mails)]
+    assert "deep" in cli.ok("task", "periodic", "list")
+
+
 def test_the_lines_of_a_file_are_pushed_or_none(
     cli: Cli, conn: Connection, mails: str, tmp_path: Path
 ) -> None:

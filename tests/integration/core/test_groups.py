@@ -458,6 +458,21 @@ def test_a_failed_event_parks_its_key_from_there_on(conn: Connection, queue: str
     assert opened == [ids[1], ids[3], last]
 
 
+def test_a_key_that_is_parked_for_long_hides_no_others(conn: Connection, queue: str) -> None:
+    """psycopg cannot read a time after the year 9999."""
+    create(conn, queue, 1)
+    event = insert(conn, queue, "a", "a1")
+    ops.tick(conn, queue)
+    batch = must_take(conn, join(conn, queue))
+    conn.execute(
+        "select pgq.finish_group_batch(%s, %s, array[%s], array['bad'],"
+        " array['200000 years'::interval])",
+        [batch.id, batch.generation, event],
+    )
+    found = ops.value(conn, "select next_attempt from pgq.get_parked_keys(%s, %s)", queue, GROUP)
+    assert found.year == 9999
+
+
 def test_a_batch_read_around_a_parked_key_goes_with_it(conn: Connection, queue: str) -> None:
     member, batch = one_batch(conn, queue)
     fail(conn, batch, 1)
