@@ -484,6 +484,8 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
         "register_subscriber('q', 'nope', 'w', null)",
         "register_subscriber('q', 'c', 'c_worker', null)",
         "unregister_subscriber('q', 'b')",
+        # What it is already, too: to find out locks the subscriber.
+        "set_subscriber_watermark('q', 'b', 1)",
         "set_subscriber_watermark('q', 'b', 2)",
         "register_consumer('q', 'c', 'a', 1)",
         "set_consumer_completed('q', 'c', 9)",
