@@ -10,7 +10,8 @@ begin
       from pg_catalog.unnest(i_times) t
      where pg_catalog.isfinite(t) is not true
         -- Many clients cannot represent other dates, and one such event would hide all others from them.
-        or t not between '0001-01-02 00:00+00'::timestamptz and '9999-12-30 23:59:59.999999+00'
+        or t < '0001-01-02 00:00+00'::timestamptz
+        or t >= '9999-12-31 00:00+00'::timestamptz
      limit 1;
     if found then
         raise exception using errcode = 'PQ050',
