@@ -12,6 +12,19 @@ from pgqpy.errors import InvalidDsn
 #: The environment variable that names the database if no argument does.
 VARIABLE = "PGQPY_DSN"
 
+#: Where to connect, and how: what others may choose. With the rest they choose a file of this
+#: machine, hand on its credentials, or (hostaddr) send the password that a password file has for
+#: one host to another.
+_ALLOWED = frozenset(
+    (
+        *("host", "port", "dbname", "user", "password", "service", "options"),
+        *("application_name", "client_encoding", "connect_timeout", "tcp_user_timeout"),
+        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
+        *("target_session_attrs", "load_balance_hosts", "channel_binding", "require_auth"),
+        *("sslmode", "sslnegotiation", "sslsni", "sslrootcert", "gssencmode"),
+    )
+)
+
 
 def resolve(dsn: str | None = None) -> str:
     """Return the connection string: the argument, else ``PGQPY_DSN``, else libpq's environment.
@@ -47,3 +60,15 @@ def redact(dsn: str) -> str:
     shown = ("host", "hostaddr", "port", "dbname", "user", "service")
     settings = parse(dsn)
     return " ".join(f"{key}={settings[key]}" for key in shown if key in settings) or "(default)"
+
+
+def astray(dsn: str) -> str:
+    """Return the settings by which a connection string that others have written could lead
+    passwords astray; empty if there are none."""
+    names = parse(dsn).keys()
+    refused = names - _ALLOWED
+    if "service" in names:
+        # The service may have a password, for the host that it names.
+        refused |= names & {"host", "port"}
+    beside = " beside service" if refused and refused <= _ALLOWED else ""
+    return ", ".join(sorted(refused)) + beside

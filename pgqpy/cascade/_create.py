@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import closing, suppress
 
 import pgqpy.dsn
@@ -11,7 +10,6 @@ from pgqpy._runtime.database import identify
 from pgqpy.cascade._location import usable
 from pgqpy.cascade._manage import check_provider
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
-from pgqpy.connection import Connection
 from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from
 
 _TICK = """
@@ -42,7 +40,6 @@ def create_node(
     location: str | None = None,
     worker: str | None = None,
     combined_queue: str | None = None,
-    check: Callable[[Connection], None] = lambda conn: None,
 ) -> bool:
     """Make the database of ``dsn`` a node of the queue; return False if it was one already.
 
@@ -54,37 +51,35 @@ def create_node(
     location = location or dsn
     _check_arguments(name, node_type, provider, location, combined_queue)
     worker = worker or f"{name}_worker"
-    here = open_node(queue, dsn, check=check)
+    here = open_node(queue, dsn)
     with closing(here.conn):
         made = here.rows("select * from pgq_node.get_node_info(%s)", queue)[0]
         if made["node_name"] is not None:
             if (made["node_name"], made["node_type"]) == (name, node_type):
                 if provider not in (None, made["provider_location"]):
-                    _check_follows(queue, made, provider, check)
+                    _check_follows(queue, made, provider)
                 return False
             raise CascadeError(
                 f"{where(dsn)} is a node of queue '{queue}' already:"
                 f" {made['node_type']} {made['node_name']}",
                 hint="a database is one node of a queue; pgqpy node drop ends that",
             )
-        _check_location(here, location, check)
+        _check_location(here, location)
         if provider is None:
             here.call("register_location", name, location, False)
             here.call("create_node", "root", name, worker, None, None, None)
             return True
         if combined_queue is not None:
             _check_combined(here, combined_queue)
-        with Nodes(queue, provider, check=check) as nodes:
+        with Nodes(queue, provider) as nodes:
             _check_new(here, name, node_type, location, nodes)
             _join(here, nodes, name, node_type, location, worker, combined_queue)
     return True
 
 
-def _check_follows(
-    queue: str, made: dict[str, str], provider: str | None, check: Callable[[Connection], None]
-) -> None:
+def _check_follows(queue: str, made: dict[str, str], provider: str | None) -> None:
     """Raise if a node that exists gets its events from another node than this one."""
-    with Nodes(queue, provider, check=check) as nodes:
+    with Nodes(queue, provider) as nodes:
         above = nodes.local.name
     if above != made["provider_node"]:
         raise CascadeError(
@@ -131,9 +126,9 @@ def _check_dsn(option: str, dsn: str) -> None:
     )
 
 
-def _check_location(here: Node, location: str, check: Callable[[Connection], None]) -> None:
+def _check_location(here: Node, location: str) -> None:
     """Raise unless the location leads to the database that the node is made in."""
-    if not _leads_to(here, open_node(here.queue, location, check=check)):
+    if not _leads_to(here, open_node(here.queue, location)):
         raise CascadeError(
             f"the location leads to another database: {where(location)}",
             hint="give the DSN by which other nodes find the database of --dsn",

@@ -12,9 +12,10 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy.cascade._statements import CAPABLE
 from pgqpy.connection import Connection, connect, read_committed
-from pgqpy.errors import ConnectionFailed, comes_from
+from pgqpy.errors import ConnectionFailed, comes_from, translate_errors
 
 #: The connections to a database that are kept while no worker uses them.
 _KEPT = 4
@@ -70,7 +71,7 @@ class Database:
             raise ConnectionFailed(self._away.message)
         self._trying = True
         try:
-            conn = connect(self.dsn, autocommit=True, application_name="pgqpy cascade")
+            conn = connect_to(self.dsn)
             self._away = None
         except ConnectionFailed as error:
             self._away = error
@@ -79,6 +80,19 @@ class Database:
             self._trying = False
         read_committed(conn)
         return conn
+
+
+def connect_to(dsn: str | None) -> Connection:
+    """Connect to the database of a node, whose location others have chosen."""
+    conn = connect(dsn, autocommit=True, application_name="pgqpy cascade")
+    try:
+        refuse_planted(conn, NODE)
+        with translate_errors():
+            conn.execute("set search_path = pg_catalog, pg_temp")
+    except BaseException:
+        conn.close()
+        raise
+    return conn
 
 
 class Databases:

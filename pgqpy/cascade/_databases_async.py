@@ -9,9 +9,10 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.planted_async import NODE, async_refuse_planted
 from pgqpy.cascade._statements import CAPABLE
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
-from pgqpy.errors import ConnectionFailed, comes_from
+from pgqpy.errors import ConnectionFailed, comes_from, translate_errors
 
 #: The connections to a database that are kept while no worker uses them.
 _KEPT = 4
@@ -67,7 +68,7 @@ class AsyncDatabase:
             raise ConnectionFailed(self._away.message)
         self._trying = True
         try:
-            conn = await async_connect(self.dsn, autocommit=True, application_name="pgqpy cascade")
+            conn = await async_connect_to(self.dsn)
             self._away = None
         except ConnectionFailed as error:
             self._away = error
@@ -76,6 +77,19 @@ class AsyncDatabase:
             self._trying = False
         await async_read_committed(conn)
         return conn
+
+
+async def async_connect_to(dsn: str | None) -> AsyncConnection:
+    """Connect to the database of a node, whose location others have chosen."""
+    conn = await async_connect(dsn, autocommit=True, application_name="pgqpy cascade")
+    try:
+        await async_refuse_planted(conn, NODE)
+        with translate_errors():
+            await conn.execute("set search_path = pg_catalog, pg_temp")
+    except BaseException:
+        await conn.close()
+        raise
+    return conn
 
 
 class AsyncDatabases:

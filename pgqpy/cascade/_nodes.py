@@ -13,9 +13,17 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 import pgqpy.dsn
+from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy.cascade._location import usable
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from, translate_errors
+from pgqpy.errors import (
+    CascadeError,
+    ConnectionFailed,
+    InvalidDsn,
+    PgqError,
+    comes_from,
+    translate_errors,
+)
 
 NodeType: TypeAlias = Literal["root", "branch", "leaf"]
 
@@ -271,6 +279,10 @@ def open_node(
         settings = {} if "connect_timeout" in pgqpy.dsn.parse(dsn) else {"connect_timeout": TIMEOUT}
         conn = connect(dsn, autocommit=True, **settings)
         try:
+            try:
+                refuse_planted(conn, NODE)
+            except PgqError as error:
+                raise CascadeError(error.message, hint=error.hint) from None
             check(conn)
             with translate_errors():
                 conn.execute("set search_path = pg_catalog, pg_temp")

@@ -14,9 +14,11 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
+from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy._runtime.session import Session
 from pgqpy.admin import Admin
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._databases import connect_to
 from pgqpy.cascade._node import (
     find_node,
     lock_state,
@@ -80,7 +82,7 @@ class CascadedConsumer(SerialConsumer):
                     return False
                 places.add(state.provider_location)
             name, location = find_node(node, self.queue, self.provider)
-            with connect(location, autocommit=True) as source:
+            with connect_to(location) as source:
                 admin = Admin(source)
                 if at_tick is None:
                     admin.register_consumer(self.queue, self.consumer, self.start)
@@ -127,7 +129,7 @@ class CascadedConsumer(SerialConsumer):
             _, location = find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
-            with connect(location, autocommit=True) as source:
+            with connect_to(location) as source:
                 self._check_newest(source, provider, state.completed or 0)
                 Admin(source).register_consumer_at(*names, state.completed or 0)
             ((code, note),) = fetch(node, statements.CHANGE_PROVIDER, (*names, provider))
@@ -181,7 +183,7 @@ class CascadedConsumer(SerialConsumer):
 
     def _leave(self, location: str | None) -> None:
         """Delete the position at a provider, so that it need not keep events."""
-        with connect(location, autocommit=True) as source:
+        with connect_to(location) as source:
             Admin(source).unregister_consumer(self.queue, self.consumer)
 
     def _batches(self) -> Batches:
@@ -244,6 +246,7 @@ class CascadedBatches(RemoteBatches):
 
     def _start(self, conn: Connection) -> None:
         """Stand at the tick that the node has applied."""
+        refuse_planted(conn, NODE)
         target = self.connection()
         state = read_state(target, *self._names)
         position = fetch(conn, statements.POSITION, self._names)

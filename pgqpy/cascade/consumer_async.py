@@ -11,9 +11,11 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.listener_async import AsyncSubscription
+from pgqpy._runtime.planted_async import NODE, async_refuse_planted
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._databases_async import async_connect_to
 from pgqpy.cascade._node_async import (
     async_find_node,
     async_lock_state,
@@ -77,7 +79,7 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
                     return False
                 places.add(state.provider_location)
             name, location = await async_find_node(node, self.queue, self.provider)
-            async with await async_connect(location, autocommit=True) as source:
+            async with await async_connect_to(location) as source:
                 admin = AsyncAdmin(source)
                 if at_tick is None:
                     await admin.register_consumer(self.queue, self.consumer, self.start)
@@ -124,7 +126,7 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
             _, location = await async_find_node(node, self.queue, provider)
             if location == state.provider_location:
                 return
-            async with await async_connect(location, autocommit=True) as source:
+            async with await async_connect_to(location) as source:
                 await self._check_newest(source, provider, state.completed or 0)
                 await AsyncAdmin(source).register_consumer_at(*names, state.completed or 0)
             ((code, note),) = await async_fetch(
@@ -182,7 +184,7 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
 
     async def _leave(self, location: str | None) -> None:
         """Delete the position at a provider, so that it need not keep events."""
-        async with await async_connect(location, autocommit=True) as source:
+        async with await async_connect_to(location) as source:
             await AsyncAdmin(source).unregister_consumer(self.queue, self.consumer)
 
     def _batches(self) -> AsyncBatches:
@@ -245,6 +247,7 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
 
     async def _start(self, conn: AsyncConnection) -> None:
         """Stand at the tick that the node has applied."""
+        await async_refuse_planted(conn, NODE)
         target = await self.connection()
         state = await async_read_state(target, *self._names)
         position = await async_fetch(conn, statements.POSITION, self._names)

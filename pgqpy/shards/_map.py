@@ -7,6 +7,7 @@ import re
 import tomllib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -125,6 +126,12 @@ class ShardMap:
             name = given.pop("name", None)
             if not isinstance(name, str) or name in shards:
                 raise InvalidShardMap(f"a row's name must be a text of its own, not {name!r:.80}")
+            if isinstance(dsn := given.get("dsn"), str) and (refused := _astray(dsn)):
+                raise InvalidShardMap(
+                    f"shard {name!r}: the dsn of a row may not set {refused}",
+                    hint="Files and credentials are set by each program's environment, such as"
+                    " PGSSLCERT; or read the map from a file.",
+                )
             shards[name] = given
         return cls.parse({"shards": shards} | ({} if queue is None else {"queue": queue}))
 
@@ -222,6 +229,12 @@ class ShardMap:
                 f"shards wait for each other: {' after '.join(error.args[1][::-1])}",
                 hint="Leave out the ticks that all consumers have finished.",
             ) from None
+
+
+def _astray(dsn: str) -> str:
+    with suppress(InvalidDsn):  # that is an error of its own
+        return dsns.astray(dsn)
+    return ""
 
 
 def _shard(name: str, given: object, fill: Callable[[str, str], str]) -> Shard:

@@ -15,7 +15,7 @@ from psycopg import IsolationLevel
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 
-from pgqpy.cli._base.database import OURS, PLANTED, planted_schema
+from pgqpy._runtime.planted import OURS, PLANTED, planted_schema
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
 from pgqpy.ui._mask import read_flat_json

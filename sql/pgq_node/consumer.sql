@@ -11,8 +11,9 @@ as $$
 --      ret_code            - 200; 201 it was registered, and has been moved; 404 this database is no node of the queue, or
 --                            the other node has no location
 --      ret_note            - the same in words
+-- Errors: PQ011 an argument is null
 begin
-    perform pgq_node._require_right(i_queue_name, i_consumer_name);
+    perform pgq_node._require_right(i_queue_name, i_consumer_name), pgq_node._require_given(i_custom_tick_id::text);
     perform from pgq_node.node_info where queue_name = i_queue_name for update;
     if not found then
         ret_code := 404;
@@ -186,8 +187,9 @@ as $$
 -- Returns:
 --      ret_code    - 200; 404 no such consumer
 --      ret_note    - the same in words
+-- Errors: PQ011 an argument is null
 begin
-    perform pgq_node._require_right(i_queue_name, i_consumer_name);
+    perform pgq_node._require_right(i_queue_name, i_consumer_name), pgq_node._require_given(i_uptodate::text);
     update pgq_node.local_state
        set uptodate = i_uptodate
      where queue_name = i_queue_name
@@ -211,11 +213,12 @@ as $$
 -- Returns:
 --      ret_code    - 200; 201 it was so already; 404 no such consumer
 --      ret_note    - the same in words
+-- Errors: PQ011 an argument is null
 declare
     v_word  constant text := case when i_paused then 'paused' else 'resumed' end;
     v_was   boolean;
 begin
-    perform pgq_node._require_right(i_queue_name, i_consumer_name);
+    perform pgq_node._require_right(i_queue_name, i_consumer_name), pgq_node._require_given(i_paused::text);
     select s.paused into v_was
       from pgq_node.local_state s
      where s.queue_name = i_queue_name
@@ -248,8 +251,9 @@ as $$
 -- Returns:
 --      ret_code    - 100; 404 no such consumer
 --      ret_note    - the same in words
+-- Errors: PQ011 an argument is null
 begin
-    perform pgq_node._require_right(i_queue_name, i_consumer_name);
+    perform pgq_node._require_right(i_queue_name, i_consumer_name), pgq_node._require_given(i_tick_id::text);
     update pgq_node.local_state
        set last_tick_id = i_tick_id,
            cur_error = null

@@ -20,6 +20,18 @@ begin
 end;
 $$;
 
+create or replace function pgq_node._require_given(i_value text)
+returns void
+language plpgsql
+as $$
+-- Raises PQ011 for an argument that is null: PostgreSQL would quote the row that it refuses, with the consumer's error.
+begin
+    if i_value is null then
+        raise exception using errcode = 'PQ011', message = 'an argument is NULL', hint = 'Give the tick, or true or false.';
+    end if;
+end;
+$$;
+
 create or replace function pgq_node._epoch(i_queue_name text)
 returns pgq_node.root_epoch
 language plpgsql stable

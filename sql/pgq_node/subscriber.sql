@@ -127,6 +127,10 @@ declare
     v_watermark constant text := pgq_node._watermark_name(i_node_name);
     v_last      bigint;
 begin
+    perform pgq._require_right(q.queue_id, '{consume}', v_watermark)
+       from pgq.queue q
+      where q.queue_name = i_queue_name
+        and q.queue_restricted;
     -- Without the lock it would be registered again if it is just being removed.
     perform from pgq_node.subscriber_info
       where queue_name = i_queue_name and subscriber_node = i_node_name

@@ -172,3 +172,12 @@ def test_a_file_that_becomes_wrong_is_logged_once_and_changes_nothing(
     assert ["not valid TOML" in each for each in caplog.messages] == [True, False]
     file.write_text(right.replace("dbname=a", "dbname=b"))
     assert current.renew()
+
+
+@pytest.mark.parametrize("more", ["hostaddr=::1", "passfile=/root/.pgpass", "service=b"])
+def test_a_row_leads_no_passwords_astray(more: str) -> None:
+    """A role that may write the table chooses files and hosts of no program that reads it."""
+    shard = {"dsn": f"host=good {more}", "hashes": [0, HASHES]}
+    with pytest.raises(InvalidShardMap, match="may not set"):
+        ShardMap.from_rows([{"name": "a"} | shard])
+    assert more in ShardMap.parse({"shards": {"a": shard}}).shards["a"].dsn

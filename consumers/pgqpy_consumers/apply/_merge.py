@@ -189,7 +189,8 @@ def _key(table: Table, latest: Latest) -> tuple[str, ...]:
 
 def _equal(keys: Sequence[Column]) -> sql.Composed:
     return sql.SQL(" and ").join(
-        sql.SQL("t.{0} = s.{0}").format(sql.Identifier(each.name)) for each in keys
+        sql.SQL("t.{0} {1} s.{0}").format(sql.Identifier(each.name), sql.SQL(each.equals))
+        for each in keys
     )
 
 
@@ -208,7 +209,7 @@ _FOREIGN_KEYS: LiteralString = """
 select conrelid, confrelid
   from pg_catalog.pg_constraint
  where contype = 'f' and not condeferrable and conrelid <> confrelid
-   and conrelid = any (%(tables)s) and confrelid = any (%(tables)s)
+   and conrelid = any (%(tables)s::oid[]) and confrelid = any (%(tables)s::oid[])
 """
 
 

@@ -40,6 +40,8 @@ class Column:
     generated: bool
     """Whether it is a generated column, which cannot be written."""
     always_identity: bool
+    equals: str
+    """The operator of its unique index, with its schema: by name a role's own could be found."""
 
     def writer(self, *, nested: bool) -> Callable[[Value], str | None]:
         """The function that converts captured values to texts for this column. ``nested`` as for
@@ -100,7 +102,7 @@ _COLUMNS: LiteralString = """
 with recursive base (attnum, type, typmod) as (
     select a.attnum, a.atttypid, -1
       from pg_catalog.pg_attribute a
-     where a.attrelid = %(table)s and a.attnum > 0 and not a.attisdropped
+     where a.attrelid = %(table)s::oid and a.attnum > 0 and not a.attisdropped
      union all
     select b.attnum, t.typbasetype, -1
       from base b
@@ -126,10 +128,22 @@ select a.attname, pg_catalog.format_type(t.oid, -1),
        t.typcategory = 'A' and t.typelem in (select type from json),
        t.oid not in (select type from json) and t.typelem not in (select type from json)
        and exists (select from inside i join json j on j.type = i.type where i.attnum = b.attnum),
-       a.attgenerated <> '', a.attidentity = 'a'
+       a.attgenerated <> '', a.attidentity = 'a',
+       coalesce((select pg_catalog.format('operator(%%I.%%s)', n.nspname, o.oprname)
+                   from pg_catalog.pg_index i
+                  cross join rows from (pg_catalog.unnest(i.indkey),
+                                        pg_catalog.unnest(i.indclass)) k (attnum, class)
+                   join pg_catalog.pg_opclass c on c.oid = k.class
+                   join pg_catalog.pg_amop m
+                     on m.amopfamily = c.opcfamily and m.amopstrategy = 3
+                    and m.amoplefttype = c.opcintype and m.amoprighttype = c.opcintype
+                   join pg_catalog.pg_operator o on o.oid = m.amopopr
+                   join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
+                  where i.indrelid = a.attrelid and i.indisunique and k.attnum = b.attnum
+                  limit 1), 'operator(pg_catalog.=)')
   from base b
   join pg_catalog.pg_type t on t.oid = b.type and t.typtype <> 'd'
-  join pg_catalog.pg_attribute a on a.attrelid = %(table)s and a.attnum = b.attnum
+  join pg_catalog.pg_attribute a on a.attrelid = %(table)s::oid and a.attnum = b.attnum
  order by a.attnum
 """
 
@@ -138,7 +152,7 @@ select array(select a.attname::text
                from pg_catalog.unnest(i.indkey[0:i.indnkeyatts - 1]) k
                join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k)
   from pg_catalog.pg_index i
- where i.indrelid = %(table)s and i.indisunique and i.indimmediate and i.indisvalid
+ where i.indrelid = %(table)s::oid and i.indisunique and i.indimmediate and i.indisvalid
    and i.indpred is null and i.indexprs is null
 """
 

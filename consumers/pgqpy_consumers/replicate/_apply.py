@@ -26,7 +26,8 @@ logger = logging.getLogger("pgqpy")
 
 # --- sessions: both sides write and read values alike
 
-#: Settings of the transaction: those that the texts of values depend on, and no timeout for COPY.
+#: Settings of the transaction: those that the texts of values depend on, no timeout for COPY, and
+#: no functions or operators of other roles. So values of reg* columns are written with schemas.
 _ALIKE: LiteralString = """
 set local datestyle = 'ISO, YMD';
 set local intervalstyle = 'postgres';
@@ -38,13 +39,13 @@ set local lc_monetary = 'C';
 set local row_security = off;
 set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
+set local search_path = pg_catalog, pg_temp;
 """
 
 
 def alike(conn: pgqpy.Connection) -> None:
     """Prepare a transaction that has begun in the source."""
-    # Names of relations, as values of reg* columns, are written with their schema.
-    conn.execute(_ALIKE + "set local search_path = pg_catalog, pg_temp", prepare=False)
+    conn.execute(_ALIKE, prepare=False)
 
 
 def silent(conn: pgqpy.Connection, allowed: bool) -> None:

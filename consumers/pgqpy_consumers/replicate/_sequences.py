@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 import pgqpy
+from pgqpy_consumers.replicate._source import NO_VIEWS
 from pgqpy_consumers.replicate._state import State
 
 
@@ -119,7 +120,16 @@ def position(conn: pgqpy.Connection, names: tuple[str, str]) -> int | None:
     """The last value; None if there is no such sequence."""
     if conn.execute(_LIMITS, names).fetchone() is None:
         return None
-    row = conn.execute(
-        sql.SQL("select last_value from {}").format(sql.Identifier(*names))
-    ).fetchone()
-    return None if row is None else int(row[0])
+    return last_value(conn, names)
+
+
+def last_value(conn: pgqpy.Connection, names: tuple[str, str]) -> int:
+    """The last value of a sequence, and of nothing else."""
+    # Both statements are one transaction.
+    cursor = conn.execute(
+        sql.SQL(NO_VIEWS) + sql.SQL("select last_value from {}").format(sql.Identifier(*names)),
+        prepare=False,
+    )
+    cursor.nextset()
+    [(value,)] = cursor
+    return int(value)

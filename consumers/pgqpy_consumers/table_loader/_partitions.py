@@ -25,7 +25,7 @@ select p.partstrat::text, array(
          from unnest(p.partattrs::int2[]) k
          left join pg_catalog.pg_attribute a on a.attrelid = p.partrelid and a.attnum = k)
   from pg_catalog.pg_partitioned_table p
- where p.partrelid = %s
+ where p.partrelid = %s::oid
 """
 
 #: Times with a zone are cut in UTC, those without as they are.

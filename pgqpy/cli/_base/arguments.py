@@ -12,9 +12,9 @@ import psycopg
 from click.shell_completion import CompletionItem
 
 import pgqpy
+from pgqpy._runtime.planted import refuse_planted
 from pgqpy.admin import Admin
 from pgqpy.cli._base.command import Exclusive, options
-from pgqpy.cli._base.database import refuse_planted
 
 #: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
 COMPLETION_TIMEOUT = 2

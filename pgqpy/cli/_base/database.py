@@ -14,8 +14,9 @@ from typing import Any, LiteralString
 from psycopg.rows import dict_row
 
 import pgqpy
+from pgqpy._runtime.planted import refuse_planted
 from pgqpy.admin import Admin
-from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
+from pgqpy.errors import ConsumerNotRegistered, QueueNotFound
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 # psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
@@ -26,21 +27,6 @@ INTERRUPTED = 128 + signal.SIGINT
 
 #: The seconds that unwinding may take after Ctrl-C.
 PATIENCE = 1.0
-
-#: The schemas that all commands use; only those of nodes use pgq_node.
-OURS = ["pgq", "pgq_ext", "pgq_coop", "pgq_task"]
-PLANTED: LiteralString = """
-    select n.nspname, r.rolname
-      from pg_catalog.pg_namespace n
-      join pg_catalog.pg_roles r
-        on r.oid operator(pg_catalog.=) n.nspowner
-     where n.nspname::pg_catalog.text operator(pg_catalog.=)
-           any (%s::pg_catalog.text[])
-       and not r.rolsuper
-       and r.rolname::pg_catalog.text operator(pg_catalog.<>) 'pgq_owner'
-       and not pg_catalog.pg_has_role(r.oid, current_user, 'member')
-     limit 1
-"""
 
 
 @contextmanager
@@ -86,23 +72,6 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
             # An operator in a schema on the path may fit better than PostgreSQL's.
             conn.execute("set search_path = pg_catalog, pg_temp")
         yield conn
-
-
-def refuse_planted(conn: pgqpy.Connection, *others: str) -> None:
-    """Raise if another role has made one of our schemas: its functions would run as the user."""
-    with translate_errors():
-        planted = conn.execute(PLANTED, [[*OURS, *others]]).fetchone()
-    if planted is not None:
-        raise planted_schema(*planted)
-
-
-def planted_schema(schema: str, owner: str) -> PgqError:
-    """Return the error for a row of `PLANTED`."""
-    return PgqError(
-        f"schema {schema} belongs to role {owner}: it is not ours, and not used",
-        hint="choose another database, or drop or rename that schema; "
-        "restore a dump as a superuser, or as a member of pgq_owner",
-    )
 
 
 def dict_rows(

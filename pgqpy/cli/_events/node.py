@@ -26,7 +26,7 @@ from pgqpy.cascade import (
 )
 from pgqpy.cli._base.arguments import TEXT, Name, queue_argument
 from pgqpy.cli._base.command import Group, options, watch_options
-from pgqpy.cli._base.database import interruptible, refuse_planted
+from pgqpy.cli._base.database import interruptible
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     Columns,
@@ -40,7 +40,6 @@ from pgqpy.cli._base.output import (
     shown,
     wants_json,
 )
-from pgqpy.connection import Connection
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,13 +85,9 @@ def node() -> None:
     """
 
 
-def _check(conn: Connection) -> None:
-    refuse_planted(conn, "pgq_node")
-
-
 @contextmanager
 def _nodes(queue: str, dsn: str) -> Iterator[Nodes]:
-    with interruptible(), Nodes(queue, dsn, check=_check) as nodes:
+    with interruptible(), Nodes(queue, dsn) as nodes:
         yield nodes
 
 
@@ -138,7 +133,6 @@ def create(
             location=location,
             worker=worker,
             combined_queue=combined_queue,
-            check=_check,
         )
     if not made:
         say(f"node {name} of queue {queue} exists already")

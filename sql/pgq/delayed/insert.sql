@@ -9,13 +9,14 @@ begin
     select coalesce(t::text, 'NULL') into bad
       from pg_catalog.unnest(i_times) t
      where pg_catalog.isfinite(t) is not true
-        -- Many clients cannot represent dates after that, and one such event would hide all others from them.
+        -- Many clients cannot represent other dates, and one such event would hide all others from them.
+        or t < '0001-01-02 00:00+00'::timestamptz
         or t >= '9999-12-31 00:00+00'::timestamptz
      limit 1;
     if found then
         raise exception using errcode = 'PQ050',
             message = pg_catalog.format('%s: an event cannot be delivered at %s', i_what, bad),
-            hint = 'Give a time before the year 9999, for example now() + interval ''1 hour''; one in the past means at once.';
+            hint = 'Give a time of the years 1 to 9999, for example now() + interval ''1 hour''; one in the past means at once.';
     end if;
 end;
 $$;

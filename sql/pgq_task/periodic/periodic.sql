@@ -26,6 +26,9 @@ declare
 begin
     if coalesce(set_periodic.name, '') = '' or coalesce(set_periodic.cron, '') = '' or coalesce(set_periodic.time_zone, '') = '' then
         perform pgq_task._raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
+    elsif greatest(length(set_periodic.cron), length(set_periodic.time_zone)) > 1000 then
+        -- Workers of all queues evaluate it.
+        perform pgq_task._raise_invalid('a cron expression or time zone that is too long', 'Each has at most 1000 characters.');
     elsif coalesce(set_periodic.missed, '') not in ('last', 'all', 'skip') then
         perform pgq_task._raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
     end if;
@@ -77,8 +80,12 @@ as $$
 declare
     p   record;
 begin
-    if push_periodic.last_due <= push_periodic.previous or push_periodic.last_due > clock_timestamp() + interval '1 second'
-            or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
+    -- Nor null: PostgreSQL would quote the row that it refuses.
+    if (push_periodic.last_due > push_periodic.previous
+        and push_periodic.last_due <= clock_timestamp() + interval '1 second') is not true
+       or exists (select from unnest(push_periodic.due) d
+                   where (d > push_periodic.previous and d <= push_periodic.last_due) is not true)
+    then
         perform pgq_task._raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
     perform pgq_task._lock_queue_of(push_periodic.name);

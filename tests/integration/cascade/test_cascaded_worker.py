@@ -10,16 +10,48 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgqpy import Connection, errors
+from pgqpy import Connection, Event, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedWorker, Nodes, _node, _provider, worker
+from pgqpy.cascade import CascadedConsumer, CascadedWorker, Nodes, _node, _provider, worker
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.fix_cascade import AddNode, Node, locate
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect
+
+#: What a worker reads and calls at its provider, as another role may make it.
+TRAP = """
+create function public.spring() returns text language sql
+    as 'select pg_catalog.setval(''public.ran'', 2)::text';
+create view pgq_node.node_info as select public.spring() as queue_name, 'root' as node_type;
+create view pgq.queue as select public.spring() as queue_name, 1 as queue_id;
+create view pgq.tick as select 1 as tick_queue, 1::bigint as tick_id, now() as tick_time;
+create view pgq_node.subscriber_info as
+    select public.spring() as queue_name, 'branch' as subscriber_node;
+create function pgq.register_consumer(text, text, text) returns int language sql
+    as 'select public.spring()::int';
+create function pgq_node.get_node_info(text) returns text language sql as 'select public.spring()';
+"""
+
+
+OPERATOR = """
+create sequence public.ran;
+create function public.same(a text, b text) returns boolean language sql
+    as 'select pg_catalog.setval(''public.ran'', 2) is not null and pg_catalog.texteq(a, b)';
+create operator public.= (leftarg = text, rightarg = text, function = public.same);
+do $$ begin
+    execute format('alter database %I set search_path = public, pg_catalog', current_database());
+end $$;
+"""
+
+
+class Registered(CascadedConsumer):
+    queue = "q"
+    consumer = "c"
+
+    def process_remote_event(self, target: Connection, event: Event) -> None: ...
 
 
 @pytest.fixture
@@ -388,6 +420,43 @@ def test_a_location_that_leads_passwords_astray_is_not_connected_to(
     assert refused in branch.state["cur_error"]
     with Nodes("q", branch.dsn) as nodes:
         assert f"may not set {refused}" in str(nodes.look()["root"])
+
+
+def test_no_function_of_others_is_called_at_a_location(
+    root: Node, branch: Node, empty_dsn: str, connect: Connect
+) -> None:
+    """Administrators of other nodes choose it, and the program may have more rights than they."""
+    trap = connect(empty_dsn)
+    trap.execute("create role test_planter; create sequence ran")
+    trap.execute("grant all on sequence ran to public; grant create on schema public to public")
+    try:
+        for schema in ("pgq", "pgq_node"):
+            trap.execute(f"create schema {schema} authorization test_planter".encode())
+        trap.execute("set role test_planter")
+        trap.execute(TRAP.encode())
+        trap.execute("reset role")
+        registered, new = Registered(branch.dsn), Registered(branch.dsn, consumer="new")
+        registered.register()
+        locate(branch, Node("root", empty_dsn))
+        for call in (branch.worker.run_once, registered.run_once, new.register):
+            with pytest.raises(PgqError, match=r"schema pgq.* belongs to role test_planter"):
+                call()
+        with Nodes("q", branch.dsn) as nodes:
+            assert "belongs to role test_planter" in str(nodes.look()["root"])
+        assert ops.value(trap, "select last_value from ran") == 1
+    finally:
+        trap.execute("reset role; drop owned by test_planter cascade; drop role test_planter")
+
+
+def test_a_worker_uses_no_operator_of_others_at_any_node(root: Node, branch: Node) -> None:
+    """The owner of a database decides its search_path."""
+    for node in (root, branch):
+        node.conn.execute(OPERATOR)
+    ops.insert_ticked(root.conn, "q", "event")
+    branch.catch_up()
+    assert branch.batches() == root.batches()
+    for node in (root, branch):
+        assert ops.value(node.conn, "select last_value from ran") == 1
 
 
 def test_a_root_that_was_taken_over_is_refused(root: Node, branch: Node, add_node: AddNode) -> None:

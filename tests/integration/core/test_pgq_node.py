@@ -484,6 +484,8 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
         "register_subscriber('q', 'nope', 'w', null)",
         "register_subscriber('q', 'c', 'c_worker', null)",
         "unregister_subscriber('q', 'b')",
+        # What it is already, too: to find out locks the subscriber.
+        "set_subscriber_watermark('q', 'b', 1)",
         "set_subscriber_watermark('q', 'b', 2)",
         "register_consumer('q', 'c', 'a', 1)",
         "set_consumer_completed('q', 'c', 9)",
@@ -512,6 +514,16 @@ def test_on_a_restricted_queue_nodes_need_the_rights_of_consumers(
         root.execute("select from pgq_node.node_info for update nowait")
     for call in calls:
         other.execute(f"select pgq_node.{call}".encode())
+    # PostgreSQL would quote the consumer's row.
+    root.execute("update pgq_node.local_state set cur_error = 'bad payload: x'")
+    for call in (
+        "register_consumer('q', 'c', 'a', null)",
+        "set_consumer_completed('q', 'c', null)",
+        "set_consumer_paused('q', 'c', null)",
+        "set_consumer_uptodate('q', 'c', null)",
+    ):
+        with ops.refused("PQ011"):
+            other.execute(f"select pgq_node.{call}".encode())
     for call in (
         "get_rest_events('q', 1)",
         "fence_root('q', 'b', 9, 1)",

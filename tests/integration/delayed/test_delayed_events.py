@@ -96,7 +96,7 @@ def test_a_time_in_the_past_means_at_once(conn: Connection, queue: str) -> None:
 
 
 def test_a_time_at_which_nothing_can_be_delivered_is_refused(conn: Connection, queue: str) -> None:
-    for at in (None, "infinity", "-infinity", "202026-01-01"):
+    for at in (None, "infinity", "-infinity", "202026-01-01", "4713-01-01 BC"):
         for call in (
             "pgq.insert_event_at(%s, %s, 't', 'd')",
             "pgq.insert_events_at(%s, array[%s::timestamptz], array['t'], array['d'])",

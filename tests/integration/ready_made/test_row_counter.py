@@ -15,12 +15,19 @@ from psycopg import IsolationLevel
 
 from pgqpy import Admin
 from pgqpy.embedded import Server
-from pgqpy.errors import RowsNotCountable
+from pgqpy.errors import PermissionDenied, RowsNotCountable
 from pgqpy_consumers.row_counter import RowCounter
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Spawn
 from tests.fixtures.fix_client import Tick
-from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+from tests.fixtures.fix_db import (
+    Calls,
+    Connect,
+    Connection,
+    MakeRole,
+    create_database,
+    drop_database,
+)
 from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually
 
 Counter = Callable[..., RowCounter]
@@ -215,6 +222,42 @@ def test_a_table_that_is_not_captured_as_it_must_be_is_refused(
         with pytest.raises(RowsNotCountable, match=said) as raised:
             run()
         assert raised.value.hint
+
+
+def test_neither_a_view_in_the_place_of_a_table_nor_its_policies_are_run(
+    conn: Connection,
+    connect: Connect,
+    counter: Counter,
+    captured: str,
+    calls: Calls,
+    make_role: MakeRole,
+) -> None:
+    """They would have the rights of the role that counts."""
+    made = counter(captured)
+    made.register()
+    conn.execute(
+        "create sequence ran; create function spring() returns boolean language sql"
+        " as 'select setval(''ran'', 2) is not null'"
+    )
+    owner = connect(autocommit=False)
+    owner.execute("alter table item rename to old; create view item as select 1 where spring()")
+    count = calls.blocked(made.start_counts, connect(autocommit=False))
+    owner.commit()
+    with pytest.raises(RowsNotCountable):
+        count.result(PATIENCE)
+    assert ops.value(conn, "select last_value from ran") == 1
+    conn.execute("drop view item; alter table old rename to item")
+    role = make_role("teller", "pgq_reader")
+    conn.execute(
+        f"grant select on item to {role}; grant all on sequence ran to {role};"
+        " alter table item enable row level security; create policy p on item using (spring())"
+    )
+    reader = connect(autocommit=False)
+    reader.execute(f"set session authorization {role}".encode())
+    reader.commit()
+    with pytest.raises(PermissionDenied, match="row-level security"):
+        made.start_counts(reader)
+    assert ops.value(conn, "select last_value from ran") == 1
 
 
 def test_a_capture_may_be_interrupted_and_its_table_renamed(

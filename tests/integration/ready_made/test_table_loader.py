@@ -410,3 +410,20 @@ def test_arrays_of_json_arrive_but_json_inside_a_composite_is_refused(item: Side
     with pytest.raises(ApplyError, match="JSON inside a composite") as caught:
         item.load()
     assert "jsontriga" in str(caught.value.hint)
+
+
+def test_a_key_is_compared_as_its_index_does_and_not_by_an_operator_of_others(sides: Sides) -> None:
+    """One in a schema on the search_path can fit better, and would have the loader's rights."""
+    sides.both("create table item (id varchar primary key)")
+    sides.capture("item")
+    sides.load()
+    sides.conn.execute("insert into item values ('one')")
+    sides.load()
+    sides.conn.execute("delete from item where id = 'one'")
+    sides.target.execute(
+        "create table hit (); create function public.equal(varchar, varchar) returns boolean"
+        " language sql as $$ insert into hit default values; select $1::text = $2::text $$;"
+        " create operator public.= (leftarg = varchar, rightarg = varchar, function = equal)"
+    )
+    sides.load()
+    assert sides.rows("select from item union all select from hit") == []

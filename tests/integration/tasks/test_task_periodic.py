@@ -251,6 +251,12 @@ def test_restricted_queues_keep_schedules_to_themselves(
     tasks.execute("select pgq_task.restrict_queue('reports')")
     [row] = ops.rows(other, "select * from pgq_task.get_periodic_info()")
     assert (row["name"], row["payload"]) == ("report", None)
+    # Errors neither: PostgreSQL quotes the row that it refuses.
+    with queue_ops.refused("PQ072"):
+        other.execute(
+            "select pgq_task.push_periodic(name, last_due, null, null)"
+            "  from pgq_task.get_periodic_info()"
+        )
     Tasks(tasks).create_queue("other")
     with pytest.raises(PermissionDenied, match="reports"):
         make(as_role(connect(), "pgq_writer"), queue="other")
@@ -410,6 +416,32 @@ def test_any_number_of_periodic_tasks_leaves_time_for_tasks(
     assert push_due(tasks) == pushing._PAUSE
     assert len(pushed(tasks)) == 1
     wait_until(lambda: push_due(tasks) == pushing._PAUSE and len(pushed(tasks)) >= 3)
+
+
+def test_any_number_of_missed_runs_is_passed_over_a_few_at_a_time(
+    tasks: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A role may have a task of each second that workers may not push, and so is never caught up
+    with."""
+    make(tasks, cron="* * * * * *", missed="last")
+    miss(tasks, 3 * pushing._MOST // 60)
+    behind = "select extract(epoch from now() - last_due) from pgq_task.periodic"
+    before = queue_ops.value(tasks, behind)
+    assert push_due(tasks) == 0
+    assert before - queue_ops.value(tasks, behind) < pushing._MOST + 60
+    assert pushed(tasks) == []
+    assert queue_ops.value(tasks, "select last_run from pgq_task.periodic") is None
+    wait_until(lambda: push_due(tasks) > 0)  # type: ignore[operator]
+    assert len(pushed(tasks)) == 1
+    assert "runs missed since" in caplog.text
+
+
+def test_an_expression_is_short_since_every_worker_reads_it(tasks: Connection) -> None:
+    with pytest.raises(InvalidTask, match="at most 1000 characters"):
+        make(tasks, cron=",".join(["1"] * 1000) + " * * * *")
+    call = "select pgq_task.set_periodic('n', 'reports', '1 * * * *', repeat('x', 1001), '1')"
+    with queue_ops.refused("PQ072"):
+        tasks.execute(call)
 
 
 @pytest.mark.any_pg
