@@ -433,7 +433,9 @@ class _Console:
             raise HTTPException(403, "This form is not from a page of the console.")
         if change := self.changes.running(viewer.role):
             change.stop = True
-        page = next((each.path for each in self.views if each.path == form.get("page")), "")
+        page = form.get("page", "")
+        if page.partition("?")[0] not in {each.path for each in self.views}:
+            page = ""
         return RedirectResponse(f"{_root(request)}/{page}", 303)
 
     async def sign_out(self, request: Request) -> Response:

@@ -60,7 +60,9 @@ def consumers(look: Look) -> dict[str, Any]:
     counts = {name: sum(each.state == name for _, each, _ in found) for name in WORST}
     found = [row for row in found if state in ("", row[1].state)]
     found.sort(key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0]))
-    return {"found": found, "states": counts, "state": state, "text": text}
+    # No consumer has read what came after the last tick.
+    unticked = {each.queue: each.unticked_events or 0 for each in status.queues}
+    return {"found": found, "states": counts, "state": state, "text": text, "unticked": unticked}
 
 
 def consumer(look: Look) -> dict[str, Any]:

@@ -38,7 +38,11 @@ def at(conn: Connection) -> int:
 def test_a_consumer_is_shown_with_what_it_has_not_read(
     conn: Connection, queue: str, client: Client, page: str
 ) -> None:
+    # Also those that came after the last tick, as on its own page.
+    conn.execute("select pgq.insert_event(%s, 'a', 'b')", [queue])
     listed = get(client, "/consumers")
+    unread = ops.value(conn, "select pending_events + 1 from pgq.get_consumer_info()")
+    assert f'<td class="n">{unread}</td>' in listed
     assert f"/consumer?queue={queue}&amp;name=billing" in listed
     assert "billing" not in get(client, "/consumers?text=nothing")
     assert "billing" not in get(client, "/consumers?state=stuck")

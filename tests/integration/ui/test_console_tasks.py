@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlencode
 
 import pytest
@@ -294,6 +295,7 @@ def test_workers_that_have_tasks_are_listed(client: Client, tasks: Tasks) -> Non
     shown = get(client, "/task_queues")
     assert tasks.claimant in shown
     assert f"claimant={tasks.claimant}" in shown
+    assert re.search("<dt>Workers</dt><dd>1 ", get(client, "/"))
 
 
 def test_schedules_are_told_in_words_run_paused_and_dropped(
