@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from pgqpy.admin import Admin
 from pgqpy.cli._events.event import EVENT_STATES, details
 from pgqpy.cli._events.event_file import event_keys
-from pgqpy.cli._events.peek import Wanted, newest, one, since_then
+from pgqpy.cli._events.peek import Wanted, from_id, newest, one, since_then
 from pgqpy.doctor._history import COUNTERS
 from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
 from pgqpy.event import Event
@@ -60,7 +60,7 @@ def events(look: Look) -> dict[str, Any]:
         "names": sorted(written),
         "queue": queue,
         "given": {name: look.query.get(name, "") for name in FIELDS},
-        "found": found if look.query.get("since") else found[::-1],
+        "found": found if look.query.get("since") or look.query.get("from") else found[::-1],
         "searched": None if complete else SEARCHED,
         "most": SHOWN,
         "problem": problem,
@@ -77,20 +77,22 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
     if given["value"] is not None and given["path"] is None:
         raise InvalidParameter("a value is found by its JSON path", hint="give both, as in $.id: 7")
     try:
-        from_id = None if given["from"] is None else int(given["from"][:18])
+        first = None if given["from"] is None else int(given["from"][:18])
         since = None if given["since"] is None else datetime.fromisoformat(given["since"])
     except ValueError:
         raise InvalidParameter(
             "give the first id in digits, the time as 2026-11-21 08:30"
         ) from None
     wanted = Wanted(
-        count, given["type"], given["contains"], given["path"], given["value"], from_id, cut
+        count, given["type"], given["contains"], given["path"], given["value"], first, cut
     )
     try:
         with translate_errors():
             if since is not None:
                 since = since if since.tzinfo else since.replace(tzinfo=UTC)
                 return since_then(look.visit.conn, queue, since, wanted), True
+            if first is not None:
+                return from_id(look.visit.conn, queue, wanted), True
             most = SEARCHED if any(given.values()) else None
             return newest(look.visit.conn, queue, wanted, most=most)
     except PermissionDenied:

@@ -45,7 +45,7 @@ def test_events_are_found_by_type_text_path_time_and_id(
         "contains=ada": [first],
         "path=$.lines[*].n": [second],
         "path=$.id&value=1": [first],
-        f"from={second}": [third, second],
+        f"from={second}": [second, third],
         "since=2020-01-01": [first, second, third],
         "since=2100-01-01 00:00": [],
     }.items():
@@ -61,6 +61,12 @@ def test_events_are_found_by_type_text_path_time_and_id(
         assert told in get(client, f"{page}&{condition}")
     assert f"<option selected>{queue}</option>" in get(client, page)
     get(client, "/events?name=nothing", status=404)
+    # However many come after it.
+    conn.execute("select pgq.insert_event(%s, 't', 'd') from generate_series(1, 200)", [queue])
+    for _ in range(4):
+        ops.tick(conn, queue)
+    assert found(get(client, f"{page}&from={second}"))[:2] == [second, third]
+    assert found(get(client, f"{page}&from={second}&type=refund")) == [second]
 
 
 def test_payloads_are_shown_exactly_masked_and_never_run(
