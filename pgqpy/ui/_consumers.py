@@ -38,12 +38,16 @@ select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time
   left join pgq.tick place on place.tick_queue = q.queue_id and place.tick_id = %s
  where q.queue_name = %s
 """
-# What a role sees of the sessions of others is PostgreSQL's decision.
+# What a role sees of the sessions of others is PostgreSQL's decision. Between two batches a
+# session is named after the consumer only, whichever its queue is.
 SESSIONS = """
-select pid, usename::text as role, application_name as program, host(client_addr) as host,
-       backend_start as since, state
+select pid, usename::text as role, host(client_addr) as host, backend_start as since,
+       application_name like 'pgqpy batch %%' as has_batch
   from pg_catalog.pg_stat_activity
  where application_name like 'pgqpy batch ' || %s || ',%%'
+    or datname = current_database() and application_name = left('pgqpy ' || %s, 63)
+ order by has_batch desc, since
+ limit 20
 """
 
 
@@ -106,9 +110,8 @@ def consumer(look: Look) -> dict[str, Any]:
         assert itself is not None
         with look.visit.conn.cursor(row_factory=dict_row) as cursor:
             values["place"] = cursor.execute(PLACES, [itself.last_tick, queue]).fetchone()
-            if itself.current_batch is not None:
-                running = cursor.execute(SESSIONS, [str(itself.current_batch)])
-                values["sessions"] = running.fetchall()
+            batch = str(itself.current_batch or "none")
+            values["sessions"] = cursor.execute(SESSIONS, [batch, name]).fetchall()
         if values["to"]:
             # Not while the page is only kept up to date.
             values["preview"] = partial(_preview, look, queue, itself, values["to"])

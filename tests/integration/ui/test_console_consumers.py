@@ -7,7 +7,7 @@ import pytest
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, Client, Console, get, post
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 
 @pytest.fixture
@@ -56,6 +56,20 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
         get(client, wrong, status=404)
+
+
+def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
+    conn: Connection, queue: str, client: Client, page: str, connect: Connect
+) -> None:
+    assert "No session has its name" in get(client, page)
+    idle = connect(application_name="pgqpy billing")
+    told = f"is connected: session {idle.info.backend_pid} of role"
+    assert told in get(client, page)
+    batch = Admin(conn).next_batch(queue, "billing")
+    busy = connect(application_name=f"pgqpy batch {batch}, 2 s: billing")
+    shown = get(client, page)
+    assert f"Batch {batch} is with process {busy.info.backend_pid} of role" in shown
+    assert told in shown
 
 
 def test_a_consumer_is_moved_after_a_preview(
