@@ -246,6 +246,8 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         pgqpy.ui.app("", user_header="X", password=True)
     with pytest.raises(ValueError, match="colour"):
         pgqpy.ui.app("", colour="pink")
+    with pytest.raises(ValueError, match="has host bits set"):
+        pgqpy.ui.app("", user_header="X", trusted_proxies=["10.0.0.1/8"])
 
 
 def test_each_of_several_databases_has_a_console_and_a_sign_in_of_its_own(
