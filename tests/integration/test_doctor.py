@@ -435,6 +435,17 @@ def test_settings_of_the_server_are_named(dsn: str, connect: Connect) -> None:
     assert found["statement_timeout is 70000 ms"] is Verdict.NOTE
 
 
+def test_the_stuck_consumer_with_the_most_events_comes_first(conn: Connection) -> None:
+    for name, events in {"a": 0, "b": 2, "c": 1}.items():
+        pgqpy.Admin(conn).create_queue(name)
+        pgqpy.Admin(conn).register_consumer(name, "stuck")
+        for _ in range(events):
+            pgqpy.Producer(name).insert_event(conn, "t", "d")
+        ops.tick(conn, name)
+    named = findings(conn, "stuck consumers", NOW)
+    assert [each.message[0] for each in named] == ["b", "c", "a"]
+
+
 def test_what_it_prints_mends_what_it_names(conn: Connection, cli: Cli) -> None:
     def remedy(name: str, words: str) -> str:
         [named] = [each for each in findings(conn, name) if words in each.message]
