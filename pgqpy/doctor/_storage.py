@@ -77,7 +77,7 @@ def horizon(look: Look) -> Iterator[Finding]:
         yield note(
             f"{plural(hidden, 'session')} of other roles in transactions, whose age your role may "
             "not see",
-            "grant pg_monitor to your role",
+            f"grant pg_monitor to {look.value('select quote_ident(current_user)')}",
         )
     yield ok(f"no snapshot is older than {duration(look.patience)}")
 

@@ -435,6 +435,18 @@ def test_settings_of_the_server_are_named(dsn: str, connect: Connect) -> None:
     assert found["statement_timeout is 70000 ms"] is Verdict.NOTE
 
 
+def test_the_role_that_may_see_hidden_sessions_is_named(
+    conn: Connection, connect: Connect, server: Server
+) -> None:
+    conn.execute('create role "doctor Ann" login')
+    with connect() as hidden, connect(server.dsn_of(conn.info.dbname, user="doctor Ann")) as ann:
+        hidden.execute("begin isolation level repeatable read; select 1")
+        [note] = [each for each in findings(ann, "horizon") if each.remedy]
+        conn.execute(str(note.remedy).encode())
+        assert [each.verdict for each in findings(ann, "horizon")] == [Verdict.OK]
+    conn.execute('drop role "doctor Ann"')
+
+
 def test_the_stuck_consumer_with_the_most_events_comes_first(conn: Connection) -> None:
     for name, events in {"a": 0, "b": 2, "c": 1}.items():
         pgqpy.Admin(conn).create_queue(name)
