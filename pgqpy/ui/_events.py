@@ -156,6 +156,7 @@ def event(look: Look) -> dict[str, Any]:
     return {
         "queue": look.name,
         "id": event_id,
+        "is_stored": itself.state == "stored",
         "itself": EVENT_STATES[itself.state].removesuffix("{}"),
         "time": itself.due or itself.since,
         "places": [(each, details(each)) for each in places],

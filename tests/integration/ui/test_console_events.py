@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import timedelta
 
 import psycopg
 import pytest
 
 from pgqpy.admin import Admin
 from pgqpy.embedded import Server
+from pgqpy.producer import Producer
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, ROLE, Client, Console, get, post
@@ -173,6 +175,10 @@ def test_the_page_of_an_event_says_where_it_is_for_each_consumer(
     for told in ("billing", "dead letter", "no such order", "mail", "not read"):
         assert told in page
     assert "not there" in get(client, f"/event?name={queue}&id={number + 9}")
+    later = Producer(queue).insert_event(conn, "t", "d", delay=timedelta(hours=1))
+    page = get(client, f"/event?name={queue}&id={later}")
+    assert "The event is delayed until" in page
+    assert "No consumer can read it now." in page
     get(client, f"/event?name={queue}&id=x", status=404)
     get(client, f"/event?name={queue}&id={'9' * 30}", status=404)
 
