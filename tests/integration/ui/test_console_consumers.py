@@ -86,6 +86,7 @@ def test_a_consumer_is_moved_after_a_preview(
         shown = get(client, f"{page}&to={to}")
         assert any(each in shown for each in told.split("|")), to
     assert at(conn) == before
+    assert "2 events, from <time" in get(client, f"{page}&to=first")
     moved = post(client, f"{page}&to=first", OWNER, action="seek", to="first", **{"from": "0"})
     assert moved.status_code == 409
     assert at(conn) == before
