@@ -71,6 +71,12 @@ def test_the_overview_says_what_is_wrong_and_what_to_do(
     assert "billing fails in batch" in shown
     assert "remove the cause" in shown
     assert "&lt;script&gt;" in shown
+    for name in ("a", "b", "c"):
+        conn.execute("select pgq.register_consumer_at(%s, %s, 1)", [queue, name])
+    # The one that fails before those that are stuck, of which some are counted.
+    row = get(console(dsn, stuck_after=0), "/").partition('class="state bad">')[2]
+    assert row.startswith("<bdi>billing</bdi> failing")
+    assert ">2 more</span>" in row
 
 
 def test_text_of_the_database_is_never_markup(
