@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pgqpy.admin import Admin, GroupAdmin
@@ -56,6 +58,27 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
         get(client, wrong, status=404)
+
+
+def test_what_a_consumer_has_not_read_is_what_it_will_get(
+    conn: Connection, queue: str, client: Client, page: str, connect: Connect
+) -> None:
+    unread = f"/events?name={queue}&unread=billing"
+    assert unread.replace("&", "&amp;") in get(client, page)
+    with connect(autocommit=False) as late:
+        # An older event than those that are read before it, and than the position.
+        number = ops.insert(late, queue, "late")
+        ops.insert_ticked(conn, queue, "early")
+        while (batch := Admin(conn).next_batch(queue, "billing")) is not None:
+            Admin(conn).finish_batch(batch)
+        assert "No such events" in get(client, unread)
+        late.commit()
+    ops.tick(conn, queue)
+    shown = get(client, unread)
+    assert re.findall(r";id=(\d+)", shown) == [str(number)]
+    assert "1 event, the first that billing has not read" in shown
+    assert "No such events" in get(client, f"{unread}&type=other")
+    get(client, f"/events?name={queue}&unread=nobody", status=404)
 
 
 def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
