@@ -60,7 +60,10 @@ def test_events_are_found_by_type_text_path_time_and_id(
         f"from={'9' * 40}": "No such events",
         "contains=%00": "3 events",
     }.items():
-        assert told in get(client, f"{page}&{condition}")
+        shown = get(client, f"{page}&{condition}")
+        assert told in shown
+        # Nothing is said of events if they were not looked for.
+        assert ('role="alert"><strong' in shown) != ("shown." in shown)
     assert f"<option selected>{queue}</option>" in get(client, page)
     get(client, "/events?name=nothing", status=404)
     # However many come after it.
