@@ -69,6 +69,8 @@ def test_the_overview_says_what_is_wrong_and_what_to_do(
     shown = get(client, "/")
     assert "1 problem" in shown
     assert "billing fails in batch" in shown
+    alert = shown.partition('class="alert"><strong>')[2]
+    assert alert.startswith(f'<a href="/queue?name={queue}"><bdi>{queue}</bdi></a>: ')
     assert "remove the cause" in shown
     assert "&lt;script&gt;" in shown
     for name in ("a", "b", "c"):
