@@ -21,7 +21,7 @@ from pgqpy.errors import (
     TaskQueueNotFound,
     translate_errors,
 )
-from pgqpy.tasks import Tasks
+from pgqpy.tasks import TaskProgress, Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked
@@ -220,7 +220,7 @@ def task(look: Look) -> dict[str, Any]:
     headers = found.headers or {}
     return {
         "task": found,
-        "progress": next(iter(tasks.progress(ids=[found.id])), None),
+        "progress": _progress(tasks, found.id),
         "origin": headers.get("origin"),
         "flow": headers.get("flow"),
         "failures": [
@@ -237,6 +237,17 @@ def task(look: Look) -> dict[str, Any]:
         else json.dumps(found.payload, ensure_ascii=False, indent=2),
         "longest": LONGEST,
     }
+
+
+def _progress(tasks: Tasks, number: int) -> TaskProgress | None:
+    """Return what a worker has told of a task; a standby has no unlogged tables."""
+    try:
+        with tasks.conn.transaction():
+            return next(iter(tasks.progress(ids=[number])), None)
+    except PgqError as error:
+        if error.sqlstate == "0A000":
+            return None
+        raise
 
 
 def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:

@@ -435,6 +435,13 @@ def test_settings_of_the_server_are_named(dsn: str, connect: Connect) -> None:
     assert found["statement_timeout is 70000 ms"] is Verdict.NOTE
 
 
+def test_the_server_is_not_blamed_for_checks_that_had_no_time(conn: Connection) -> None:
+    [check] = [each for each in CHECKS if each.name == "disk"]
+    [late] = check.findings(Look(conn, MINUTE, _until=0))
+    assert late.verdict is Verdict.WARNING
+    assert late.message == "not looked at: the other checks took all of the time"
+
+
 def test_the_role_that_may_see_hidden_sessions_is_named(
     conn: Connection, connect: Connect, server: Server
 ) -> None:
