@@ -91,6 +91,8 @@ def ui(
             f"On {host} others can reach it: say how they sign in, by --password or --user-header."
         )
     named = dict(each.partition("=")[::2] for each in databases)
+    if not all(named.values()):
+        raise click.UsageError("--database takes NAME=DSN.")
     try:
         console = pgqpy.ui.app(
             named or dsn,

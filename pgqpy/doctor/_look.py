@@ -114,10 +114,10 @@ class Check:
                     role = look.value("select quote_ident(current_user)")
                     return [note(f"role {role} may not look", f"grant pgq_reader to {role}")]
                 return list(self.look(look))
-        except errors.QueryCanceled:
-            return [
-                warning("the server did not answer in time", "look again when it has less to do")
-            ]
+        except errors.QueryCanceled as error:
+            by_server = error.diag.message_primary is not None
+            told = "the server did not answer in time" if by_server else f"not looked at: {error}"
+            return [warning(told, "look again when it has less to do")]
         except errors.InsufficientPrivilege as error:
             return [note(f"may not look: {error.diag.message_primary}")]
         except psycopg.Error as error:

@@ -74,7 +74,8 @@ def failing_consumers(state: Judgement) -> Iterator[Finding]:
 
 
 def stuck_consumers(state: Judgement) -> Iterator[Finding]:
-    """Consumers that are behind, and have neither opened nor finished a batch for long."""
+    """Consumers behind that have neither opened nor finished a batch for long; worst first."""
+    found: list[tuple[int, Finding]] = []
     for queue in state.queues:
         for consumers in _by_group(state, queue, ConsumerState.STUCK):
             stuck = [each for _, each in consumers]
@@ -96,7 +97,9 @@ def stuck_consumers(state: Judgement) -> Iterator[Finding]:
                     "start a worker; only if its events are not wanted any more: "
                     f"pgqpy group drop {quote(queue.queue)} {quote(group.name)}"
                 )
-            yield problem(f"{queue.queue}: {subject}, {_behind(queue, stuck)}", remedy)
+            told = problem(f"{queue.queue}: {subject}, {_behind(queue, stuck)}", remedy)
+            found.append((max(each.pending_events or 0 for each in stuck), told))
+    yield from (told for _, told in sorted(found, key=lambda pair: -pair[0]))
     yield ok("all consumers that are behind work")
 
 

@@ -317,11 +317,14 @@ def settings(look: Look) -> Iterator[Finding]:
     """Settings of the server, of databases and of the roles of pgq that hurt."""
     rows = look.rows(
         """
-        select name, concat_ws(' ', reset_val, unit), ''
+        select name, concat_ws(' ', reset_val, unit), '', null
           from pg_settings
          where name = any (%(names)s)
         union all
-        select setting[1], setting[2], format(' of role %%I', r.rolname)
+        select setting[1], setting[2], format(' of role %%I', r.rolname),
+               format('alter role %%I', r.rolname)
+                   || case when s.setdatabase <> 0
+                           then format(' in database %%I', current_database()) else '' end
           from pg_db_role_setting s
           join pg_roles r on r.oid = s.setrole
          cross join unnest(s.setconfig) as config
@@ -336,8 +339,9 @@ def settings(look: Look) -> Iterator[Finding]:
         """,
         names=list(HURTS),
     )
-    for name, value, whose in rows:
+    for name, value, whose, alter in rows:
         harmless, verdict, why, remedy = HURTS[name]
         if value.split()[0] != harmless:
-            yield verdict(f"{name}{whose} is {value}: {why}", remedy.format(name=name))
+            told = f"{alter} set {name} = {harmless}" if alter else remedy.format(name=name)
+            yield verdict(f"{name}{whose} is {value}: {why}", told)
     yield ok(f"{plural(len(rows), 'setting')}, none hurts")

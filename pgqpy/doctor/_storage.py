@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 
 from pgqpy._runtime.words import duration, plural, size
 from pgqpy.doctor._finding import Finding, note, ok, problem, warning
@@ -76,7 +77,7 @@ def horizon(look: Look) -> Iterator[Finding]:
         yield note(
             f"{plural(hidden, 'session')} of other roles in transactions, whose age your role may "
             "not see",
-            "grant pg_monitor to your role",
+            f"grant pg_monitor to {look.value('select quote_ident(current_user)')}",
         )
     yield ok(f"no snapshot is older than {duration(look.patience)}")
 
@@ -188,19 +189,19 @@ def dead_letters(look: Look) -> Iterator[Finding]:
         (queue, consumer), most = max(counts.items(), key=lambda pair: pair[1])
         yield note(
             f"{plural(number, 'event')} given up, most by {consumer} on {queue} ({most:,})",
-            f"pgqpy dead-letter list --queue {queue}; then replay or purge",
+            f"pgqpy dead-letter list --queue {quote(queue)}; then replay or purge",
         )
     yield ok("no consumer has given up an event")
 
 
 @check("poison tasks", "pgq_task.tasks")
 def poison_tasks(look: Look) -> Iterator[Finding]:
-    """Tasks whose workers were lost with them, and which come again."""
+    """Tasks whose workers were lost with them, and which come again, as stopped ones do not."""
     rows = look.rows(
         """
         select queue, id, attempts, count(*) over ()
           from pgq_task.tasks
-         where error = 'the worker was lost' and attempts > 1
+         where error = 'the worker was lost' and attempts > 1 and status <> 'stopped'
          order by attempts desc
          limit %s
         """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import secrets
@@ -162,7 +163,7 @@ def app(
     if colour not in COLOURS:
         raise ValueError(f"the colour must be one of {', '.join(COLOURS)}")
     key = secret.encode() if secret else secrets.token_bytes(32)
-    proxies = tuple(trusted_proxies)
+    proxies = [ipaddress.ip_network(each) for each in trusted_proxies]
     where = dsn if isinstance(dsn, Mapping) else {"": dsn}
     named = where if isinstance(dsn, Mapping) else {}
     if not where or not all(map(NAME.fullmatch, named)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from psycopg.rows import dict_row
@@ -38,13 +38,27 @@ select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time
   left join pgq.tick place on place.tick_queue = q.queue_id and place.tick_id = %s
  where q.queue_name = %s
 """
-# What a role sees of the sessions of others is PostgreSQL's decision.
+# What a role sees of the sessions of others is PostgreSQL's decision. Between two batches a
+# session is named after the consumer only, whichever its queue is.
 SESSIONS = """
-select pid, usename::text as role, application_name as program, host(client_addr) as host,
-       backend_start as since, state
+select pid, usename::text as role, host(client_addr) as host, backend_start as since,
+       application_name like 'pgqpy batch %%' as has_batch
   from pg_catalog.pg_stat_activity
  where application_name like 'pgqpy batch ' || %s || ',%%'
+    or datname = current_database() and application_name = left('pgqpy ' || %s, 63)
+ order by has_batch desc, since
+ limit 20
 """
+
+
+class _Move(NamedTuple):
+    """A move to a tick: what it does with how many events, and their first and last time."""
+
+    tick: int
+    verb: str
+    number: int
+    oldest: datetime
+    newest: datetime
 
 
 def consumers(look: Look) -> dict[str, Any]:
@@ -60,7 +74,9 @@ def consumers(look: Look) -> dict[str, Any]:
     counts = {name: sum(each.state == name for _, each, _ in found) for name in WORST}
     found = [row for row in found if state in ("", row[1].state)]
     found.sort(key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0]))
-    return {"found": found, "states": counts, "state": state, "text": text}
+    # No consumer has read what came after the last tick.
+    unticked = {each.queue: each.unticked_events or 0 for each in status.queues}
+    return {"found": found, "states": counts, "state": state, "text": text, "unticked": unticked}
 
 
 def consumer(look: Look) -> dict[str, Any]:
@@ -104,9 +120,8 @@ def consumer(look: Look) -> dict[str, Any]:
         assert itself is not None
         with look.visit.conn.cursor(row_factory=dict_row) as cursor:
             values["place"] = cursor.execute(PLACES, [itself.last_tick, queue]).fetchone()
-            if itself.current_batch is not None:
-                running = cursor.execute(SESSIONS, [str(itself.current_batch)])
-                values["sessions"] = running.fetchall()
+            batch = str(itself.current_batch or "none")
+            values["sessions"] = cursor.execute(SESSIONS, [batch, name]).fetchall()
         if values["to"]:
             # Not while the page is only kept up to date.
             values["preview"] = partial(_preview, look, queue, itself, values["to"])
@@ -120,13 +135,15 @@ def _is(each: ConsumerStatus, queue: str, name: str, group: GroupInfo | None) ->
     return _group_of(queue, each.consumer, [group]) == name
 
 
-def _preview(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[str, PgqError | None]:
+def _preview(
+    look: Look, queue: str, at: ConsumerStatus, to: str
+) -> tuple[_Move | None, PgqError | None]:
     """Return what a move does, or why it is refused."""
     try:
         with look.visit.conn.transaction():
-            return _move(look, queue, at, to)[1], None
+            return _move(look, queue, at, to), None
     except PgqError as error:
-        return "", error
+        return None, error
 
 
 def _names(look: Look) -> tuple[str, str]:
@@ -150,8 +167,8 @@ def _group_of(queue: str, consumer: str, groups: list[GroupInfo]) -> str | None:
     return name if is_partition and known else None
 
 
-def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[int, str]:
-    """Return the tick for a place, and in words what a move there reads again or skips."""
+def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> _Move:
+    """Return the tick for a place, and what a move there reads again or skips."""
     start: int | Start
     if to in ("first", "now"):
         start = "first" if to == "first" else "now"
@@ -170,7 +187,7 @@ def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> tuple[int, str
     tick = Admin(conn).find_tick(queue, start)
     before = tick if at.last_tick is None else at.last_tick
     between = events_between(conn, queue, min(before, tick), max(before, tick))
-    return tick, f"{'reads again' if tick < before else 'skips'} {between}"
+    return _Move(tick, "reads again" if tick < before else "skips", *between)
 
 
 def seek(look: Look, form: Mapping[str, str]) -> Done:
@@ -180,13 +197,16 @@ def seek(look: Look, form: Mapping[str, str]) -> Done:
     at = next((each for each in status.consumers if each.consumer == name), None)
     if at is None:
         raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {name!r}")
-    tick, does = _move(look, queue, at, form.get("to", ""))
+    move = _move(look, queue, at, form.get("to", ""))
     if str(at.last_tick) != form.get("from", ""):
         raise InvalidParameter(
             f"{name} was not moved: it has gone on meanwhile", hint="stop it, and look again"
         )
-    Admin(look.visit.conn).register_consumer_at(queue, name, tick)
-    return Done(f"moved {name} from tick {at.last_tick} to {tick}: {does}", page_of(queue, name))
+    Admin(look.visit.conn).register_consumer_at(queue, name, move.tick)
+    does = f"{move.verb} {plural(move.number, 'event')}"
+    return Done(
+        f"moved {name} from tick {at.last_tick} to {move.tick}: {does}", page_of(queue, name)
+    )
 
 
 def pause(look: Look, form: Mapping[str, str]) -> Done:

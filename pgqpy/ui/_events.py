@@ -15,9 +15,16 @@ from urllib.parse import urlencode
 from pgqpy.admin import Admin
 from pgqpy.cli._events.event import EVENT_STATES, details
 from pgqpy.cli._events.event_file import event_keys
-from pgqpy.cli._events.peek import Wanted, newest, one, since_then
+from pgqpy.cli._events.peek import Wanted, from_id, newest, of_ticks, one, since_then
+from pgqpy.connection import Connection
 from pgqpy.doctor._history import COUNTERS
-from pgqpy.errors import InvalidParameter, PermissionDenied, PgqError, translate_errors
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    InvalidParameter,
+    PermissionDenied,
+    PgqError,
+    translate_errors,
+)
 from pgqpy.event import Event
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, require_flat, text_masked
@@ -30,13 +37,23 @@ SEARCHED = 50_000
 #: Characters of a payload in the list, on its page, and of all in a file.
 CUT, LONGEST, FILE = 2000, 200_000, 32 * 2**20
 EXTRAS = ("extra1", "extra2", "extra3", "extra4")
-FIELDS = ("type", "since", "from", "contains", "path", "value")
+FIELDS = ("type", "since", "from", "contains", "path", "value", "unread")
+#: With one of these the first events are shown, not the newest.
+OLDEST_FIRST = ("since", "from", "unread")
 #: What a spreadsheet computes, but for numbers.
 FORMULA = re.compile(r"[=@\t\r]|[-+](?![0-9.]+$)")
 
 # PostgreSQL checks the right to insert on the queue's relation.
 MAY_INSERT = """
 select has_any_column_privilege(to_regclass(format('pgq_queue.%%I', %s::text)), 'insert')
+"""
+TICKS = """
+select t.tick_id
+  from pgq.queue q
+  join pgq.tick t on t.tick_queue = q.queue_id
+ where q.queue_name = %s
+ order by t.tick_id desc
+ limit 1
 """
 
 
@@ -61,7 +78,7 @@ def events(look: Look) -> dict[str, Any]:
         "names": sorted(written),
         "queue": queue,
         "given": {name: look.query.get(name, "") for name in FIELDS},
-        "found": found if look.query.get("since") else found[::-1],
+        "found": found if any(map(look.query.get, OLDEST_FIRST)) else found[::-1],
         "searched": None if complete else SEARCHED,
         "most": SHOWN,
         "problem": problem,
@@ -78,20 +95,24 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
     if given["value"] is not None and given["path"] is None:
         raise InvalidParameter("a value is found by its JSON path", hint="give both, as in $.id: 7")
     try:
-        from_id = None if given["from"] is None else int(given["from"][:18])
+        first = None if given["from"] is None else int(given["from"][:18])
         since = None if given["since"] is None else datetime.fromisoformat(given["since"])
     except ValueError:
         raise InvalidParameter(
             "give the first id in digits, the time as 2026-11-21 08:30"
         ) from None
     wanted = Wanted(
-        count, given["type"], given["contains"], given["path"], given["value"], from_id, cut
+        count, given["type"], given["contains"], given["path"], given["value"], first, cut
     )
     try:
         with translate_errors():
             if since is not None:
                 since = since if since.tzinfo else since.replace(tzinfo=UTC)
                 return since_then(look.visit.conn, queue, since, wanted), True
+            if given["unread"] is not None:
+                return _unread(look.visit.conn, queue, given["unread"], wanted), True
+            if first is not None:
+                return from_id(look.visit.conn, queue, wanted), True
             most = SEARCHED if any(given.values()) else None
             return newest(look.visit.conn, queue, wanted, most=most)
     except PermissionDenied:
@@ -107,6 +128,16 @@ def _found(look: Look, queue: str, count: int, cut: int) -> tuple[list[Event], b
                 hint="write it as $.customer.id, or $.lines[*].price",
             ) from None
         raise
+
+
+def _unread(conn: Connection, queue: str, consumer: str, wanted: Wanted) -> list[Event]:
+    """Return the first events that a consumer is to read, up to the newest tick."""
+    ticks = conn.execute(TICKS, [queue]).fetchall()
+    for info in Admin(conn).get_consumer_info(queue, consumer):
+        if info.last_tick is None or not ticks:
+            return []
+        return of_ticks(conn, queue, info.last_tick, max(info.last_tick, ticks[0][0]), wanted)
+    raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {consumer!r}")
 
 
 def download(look: Look) -> File:
@@ -158,6 +189,7 @@ def event(look: Look) -> dict[str, Any]:
     return {
         "queue": look.name,
         "id": event_id,
+        "is_stored": itself.state == "stored",
         "itself": EVENT_STATES[itself.state].removesuffix("{}"),
         "time": itself.due or itself.since,
         "places": [(each, details(each)) for each in places],

@@ -10,12 +10,14 @@ from pgqpy.doctor._history import SPAN, History
 from pgqpy.doctor._queues import Status, status_of
 from pgqpy.doctor._readings import read
 from pgqpy.doctor._status import ConsumerState, QueueState, QueueStatus, judge
+from pgqpy.doctor._workers import task_workers
 from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
 
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
+TASK_LIST = "pgq_task.list_tasks(text, jsonb, integer)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ def overview(look: Look) -> dict[str, Any]:
     lines = [Line(each, look.history) for each in status.queues]
     lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
     rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
-    tasks = None
+    tasks, workers = None, None
+    if look.visit.may_call(TASK_LIST):
+        workers = len(task_workers(look.visit.conn, COUNTED))
     if look.visit.may_call(TASK_SIZES):
         tasks = Tasks(look.visit.conn).queues(max_count=COUNTED)
         tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
@@ -79,6 +83,7 @@ def overview(look: Look) -> dict[str, Any]:
         "status": status,
         "lines": lines,
         "tasks": tasks,
+        "workers": workers,
         "consumers": sum(len(each.consumers) for each in status.queues),
         "rate_in": sum(rates) if rates else None,
         "rate_out": look.history.rate(

@@ -55,7 +55,7 @@ class SignIn:
 
     user: FindUser | None
     user_header: str | None
-    trusted_proxies: Collection[str]
+    trusted_proxies: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network]
     password: bool
     #: Of the link that is good for one sign-in.
     token: str | None
@@ -196,4 +196,4 @@ class SignIn:
             address = ipaddress.ip_address(request.client.host)
         except ValueError:
             return False
-        return any(address in ipaddress.ip_network(each) for each in self.trusted_proxies)
+        return any(address in each for each in self.trusted_proxies)

@@ -21,7 +21,7 @@ from pgqpy.errors import (
     TaskQueueNotFound,
     translate_errors,
 )
-from pgqpy.tasks import Tasks
+from pgqpy.tasks import TaskProgress, Tasks
 from pgqpy.ui import _chosen
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
@@ -237,7 +237,7 @@ def task(look: Look) -> dict[str, Any]:
     may_edit = not look.masks and len(payload) <= LONGEST and read_flat_json(payload) != UNREADABLE
     return {
         "task": found,
-        "progress": next(iter(Tasks(conn).progress(ids=[found["id"]])), None),
+        "progress": _progress(Tasks(conn), found["id"]),
         "failures": [
             each | {"at": datetime.fromisoformat(each["at"])} for each in found["failures"] or ()
         ],
@@ -249,6 +249,17 @@ def task(look: Look) -> dict[str, Any]:
         "may_edit": may_edit,
         "longest": LONGEST,
     }
+
+
+def _progress(tasks: Tasks, number: int) -> TaskProgress | None:
+    """Return what a worker has told of a task; a standby has no unlogged tables."""
+    try:
+        with tasks.conn.transaction():
+            return next(iter(tasks.progress(ids=[number])), None)
+    except PgqError as error:
+        if error.sqlstate == "0A000":
+            return None
+        raise
 
 
 def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:

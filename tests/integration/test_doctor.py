@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import time
@@ -432,6 +433,66 @@ def test_settings_of_the_server_are_named(dsn: str, connect: Connect) -> None:
     found = {each.message.split(":")[0]: each.verdict for each in findings(conn, "settings")}
     assert found["track_counts is off"] is Verdict.WARNING
     assert found["statement_timeout is 70000 ms"] is Verdict.NOTE
+
+
+def test_the_server_is_not_blamed_for_checks_that_had_no_time(conn: Connection) -> None:
+    [check] = [each for each in CHECKS if each.name == "disk"]
+    [late] = check.findings(Look(conn, MINUTE, _until=0))
+    assert late.verdict is Verdict.WARNING
+    assert late.message == "not looked at: the other checks took all of the time"
+
+
+def test_the_role_that_may_see_hidden_sessions_is_named(
+    conn: Connection, connect: Connect, server: Server
+) -> None:
+    conn.execute('create role "doctor Ann" login')
+    with connect() as hidden, connect(server.dsn_of(conn.info.dbname, user="doctor Ann")) as ann:
+        hidden.execute("begin isolation level repeatable read; select 1")
+        [note] = [each for each in findings(ann, "horizon") if each.remedy]
+        conn.execute(str(note.remedy).encode())
+        assert [each.verdict for each in findings(ann, "horizon")] == [Verdict.OK]
+    conn.execute('drop role "doctor Ann"')
+
+
+def test_the_stuck_consumer_with_the_most_events_comes_first(conn: Connection) -> None:
+    for name, events in {"a": 0, "b": 2, "c": 1}.items():
+        pgqpy.Admin(conn).create_queue(name)
+        pgqpy.Admin(conn).register_consumer(name, "stuck")
+        for _ in range(events):
+            pgqpy.Producer(name).insert_event(conn, "t", "d")
+        ops.tick(conn, name)
+    named = findings(conn, "stuck consumers", NOW)
+    assert [each.message[0] for each in named] == ["b", "c", "a"]
+
+
+def test_what_it_prints_mends_what_it_names(conn: Connection, cli: Cli) -> None:
+    def remedy(name: str, words: str) -> str:
+        [named] = [each for each in findings(conn, name) if words in each.message]
+        return str(named.remedy)
+
+    role, queue = "doctor_slow role", "my queue; echo 'x'"
+    conn.execute(f'create role "{role}" in role pgq_reader'.encode())
+    database = conn.info.dbname
+    conn.execute(f'alter role "{role}" in database "{database}" set statement_timeout = 7'.encode())
+    conn.execute(remedy("settings", role).encode())
+    assert not any(role in each.message for each in findings(conn, "settings"))
+    conn.execute(f'drop role "{role}"'.encode())
+
+    pgqpy.Admin(conn).create_queue(queue)
+    pgqpy.Admin(conn).register_consumer(queue, "c")
+    batch = ops.open_batch(conn, queue, "c", "d")
+    [(event,)] = conn.execute("select ev_id from pgq.get_batch_events(%s)", [batch])
+    conn.execute("select pgq.event_dead_letter(%s, %s, 'bad')", [batch, event])
+    listing = remedy("dead letters", queue).removesuffix("; then replay or purge")
+    assert "bad" in cli.ok(*shlex.split(listing)[1:])
+
+    conn.execute("select pgq_task.create_queue('work')")
+    number = task_ops.push(conn, "work")
+    for _ in range(3):
+        assert task_ops.claim(conn, "work", lease="1 ms")
+        conn.execute("select pg_sleep(0.002)")
+    cli.ok(*shlex.split(remedy("poison tasks", f"task {number} ").rpartition(": pgqpy ")[2]))
+    assert [each.verdict for each in findings(conn, "poison tasks")] == [Verdict.OK]
 
 
 @pytest.mark.any_pg

@@ -260,23 +260,25 @@ def seek(conn: Connection, queue: str, consumer: str, dry_run: bool, **place: An
             )
         to = position.resolve(conn, queue)
         at = to if before.last_tick is None else before.last_tick
-        between = events_between(conn, queue, min(at, to), max(at, to))
-        say(f"{'reads again' if to < at else 'skips'} {between}")
+        number, oldest, newest = events_between(conn, queue, min(at, to), max(at, to))
+        times = f", from {shown(oldest)} to {shown(newest)}" if number else ""
+        say(f"{'reads again' if to < at else 'skips'} {plural(number, 'event')}{times}")
         if not dry_run:
             Admin(conn).register_consumer_at(queue, consumer, to)
     moved = "would move" if dry_run else "moved"
     say(f"{moved} consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
 
 
-def events_between(conn: Connection, queue: str, first: int, last: int) -> str:
-    """Return in words how many events there are between two ticks, and their times."""
+def events_between(
+    conn: Connection, queue: str, first: int, last: int
+) -> tuple[int, datetime, datetime]:
+    """Return how many events there are between two ticks, and the first and last of their times."""
     with translate_errors():
         found = conn.execute("select pgq.tick_range_sql(%s, %s, %s)", (queue, first, last))
         ((text,),) = found.fetchall()
         counted = conn.execute(sql.SQL(COUNT).format(sql.SQL(text))).fetchall()
     ((number, oldest, newest),) = counted
-    times = f", from {shown(oldest)} to {shown(newest)}" if number else ""
-    return f"{plural(number, 'event')}{times}"
+    return number, oldest, newest
 
 
 @consumer.command("rewind", role="pgq_admin")

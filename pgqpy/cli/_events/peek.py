@@ -79,24 +79,23 @@ SINCE: LiteralString = (
 )
 
 # A tick reads the sequence before its snapshot, but after the tick before it was committed.
-ONE: LiteralString = (
+FROM_ID: LiteralString = (
     COLUMNS
     + f"""
   from {{events}}
- where ev_id = %(event_id)s
-   and ev_txid >= coalesce((
+ where ev_txid >= coalesce((
            select split_part(t.tick_snapshot::text, ':', 1)::bigint
              from pgq.tick t
             where t.tick_queue = %(queue_id)s
-              and t.tick_event_seq < %(event_id)s
+              and t.tick_event_seq < %(from_id)s
             order by t.tick_id desc
            offset 1
             limit 1), 0)
    and ev_txid <= {LAST}
- order by ev_txid
- limit 1
 """
 )
+ONE: LiteralString = FROM_ID + "and ev_id = %(from_id)s order by ev_txid limit 1"
+FIRST: LiteralString = FROM_ID + MATCHING + "order by ev_id limit %(count)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,14 @@ def since_then(conn: Connection, queue: str, since: datetime, wanted: Wanted) ->
     return _read(conn, sql.SQL(SINCE).format(events=events), given)
 
 
+def from_id(conn: Connection, queue: str, wanted: Wanted) -> list[Event]:
+    """Return the first events from ``wanted.from_id`` on. Raises QueueNotFound."""
+    queue_id, events = _events(conn, queue)
+    return _read(
+        conn, sql.SQL(FIRST).format(events=events), asdict(wanted) | {"queue_id": queue_id}
+    )
+
+
 def of_ticks(conn: Connection, queue: str, first: int, last: int, wanted: Wanted) -> list[Event]:
     """Return the first events between two ticks, in the form that a consumer gets."""
     with conn.cursor(row_factory=scalar_row) as scalar:
@@ -170,7 +177,7 @@ def of_ticks(conn: Connection, queue: str, first: int, last: int, wanted: Wanted
 def one(conn: Connection, queue: str, event_id: int, cut: int = UNCUT) -> Event | None:
     """Return a stored event by its id, ``cut`` characters of each field. Raises QueueNotFound."""
     queue_id, events = _events(conn, queue)
-    given = {"queue_id": queue_id, "event_id": event_id, "cut": cut}
+    given = {"queue_id": queue_id, "from_id": event_id, "cut": cut}
     return next(iter(_read(conn, sql.SQL(ONE).format(events=events), given)), None)
 
 

@@ -170,8 +170,11 @@ class Reader:
 
 def read_all(conn: Connection, history: History, patience: timedelta) -> Reading:
     """Read what all tabs show, and add it to the history."""
-    status = status_of(judge(read(conn, None, patience), patience))
-    history.read(conn, status)
+    with conn.transaction():
+        # Of one moment: what comes in between would count as read by all consumers.
+        conn.execute("set transaction isolation level repeatable read, read only")
+        status = status_of(judge(read(conn, None, patience), patience))
+        history.read(conn, status)
     # The rates now: the history changes with the next reading, while this one is drawn.
     out = {
         (queue.queue, each.consumer): history["out", queue.queue, each.consumer].rate

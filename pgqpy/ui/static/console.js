@@ -23,6 +23,20 @@ function showTimes(within) {
   }
 }
 
+// Times without a zone are UTC for the server; what the viewer types is in the viewer's zone.
+function takeTimes(input) {
+  input.placeholder = input.placeholder.replace(" (UTC)", "");
+  if (/^\d{4}-.*(Z|[+-]\d\d:\d\d)$/.test(input.value)) {
+    const when = new Date(input.value);
+    if (!isNaN(when)) input.value = `${day.format(when)} ${clock.format(when)}`;
+  }
+  input.form.addEventListener("formdata", ({ formData }) => {
+    const found = /^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d(?:\.\d+)?)?))?$/.exec(input.value.trim());
+    const when = found && new Date(`${found[1]}T${found[2] || "00:00"}`);
+    if (when && !isNaN(when)) formData.set(input.name, when.toISOString());
+  });
+}
+
 // --- fragments
 
 // What tells an element from its siblings when it is written anew.
@@ -143,5 +157,6 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("selectionchange", showWaiting);
 
 showTimes(document);
+document.querySelectorAll("input[data-time]").forEach(takeTimes);
 setPaused(paused);
 connect();

@@ -152,7 +152,14 @@ def test_debug_shows_the_traceback_before_the_error(cli: Cli) -> None:
 
 
 def test_wrong_usage_names_the_help_and_ends_with_2(cli: Cli) -> None:
-    for words in ("nosuch", "queue nosuch", "queue create", "queue list --x"):
+    for words in (
+        "nosuch",
+        "queue nosuch",
+        "queue create",
+        "queue list --x",
+        "ui --database x",
+        "ui --user-header X --trusted-proxy nonsense",
+    ):
         assert "--help" in cli.fails(*words.split(), exit_code=2)
 
 

@@ -13,19 +13,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from pgqpy import Admin
+from pgqpy.cli._top import command
 from pgqpy.cli._top.command import _pressed, read_all
 from pgqpy.cli._top.screen import Screen
 from pgqpy.doctor._history import History
+from pgqpy.doctor._status import Judgement, judge
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import PATIENCE
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 EVIL = "\x1b[31mred\x07[bold]"
 
@@ -83,6 +86,21 @@ def test_tabs_show_all_there_is(screen: Screen) -> None:
     assert "no problems" in look(screen).splitlines()[3]
     press(screen, "tab")
     assert screen.tab == "queues"
+
+
+def test_a_consumer_that_reads_nothing_has_no_rate_though_events_come(
+    dsn: str, conn: Connection, screen: Screen, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, history, patience = connect(dsn), History(), timedelta(minutes=5)
+    read_all(conn, history, patience)
+
+    def judge_late(*readings: Any) -> Judgement:
+        other.execute("select pgq.insert_event('orders', 'a', '{}') from generate_series(1, 7)")
+        ops.tick(other, "orders")
+        return judge(*readings)
+
+    monkeypatch.setattr(command, "judge", judge_late)
+    assert read_all(conn, history, patience).out["orders", "billing"] == 0
 
 
 def test_lines_are_sorted_by_any_column_those_without_a_value_last(screen: Screen) -> None:

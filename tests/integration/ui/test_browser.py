@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 
 import pgqpy.ui
-from pgqpy import Admin
+from pgqpy import Admin, DeadLetterFilter, DeadLetters
 from pgqpy.embedded import Server
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _live, _sign_in
@@ -68,9 +68,9 @@ class Tabs:
         self._opened = ExitStack()
         self.complaints: list[str] = []
 
-    def __call__(self, role: str = "postgres") -> Page:
+    def __call__(self, role: str = "postgres", zone: str = "UTC") -> Page:
         context = self._browser.new_context(
-            extra_http_headers={ROLE: role}, viewport=WIDE, timezone_id="UTC"
+            extra_http_headers={ROLE: role}, viewport=WIDE, timezone_id=zone
         )
         self._opened.callback(context.close)
         context.set_default_timeout(PATIENCE)
@@ -257,6 +257,43 @@ def test_a_failed_task_is_sent_back(evil_shop: Shop, tab: Tabs) -> None:
     page.get_by_role("button", name="Retry").click()
     see(page.locator(".said"), f"sent back task {failed.id}")
     assert [each.queue for each in tasks.list(filter={"ids": [failed.id]})] == [f"mails{EVIL}"]
+
+
+def test_nothing_is_destroyed_by_one_press(evil_shop: Shop, tab: Tabs) -> None:
+    page, found = tab(), 0
+    for address in evil_shop.pages.values():
+        page.goto(evil_shop.url + address)
+        found += page.locator(".sure").count()
+        for button in page.locator("button.destroys[name=action]:visible").all():
+            gone(button.locator("xpath=ancestor::form[not(.//input[@name='confirm'])]"))
+    assert found >= 4
+
+
+def test_a_dead_letter_is_purged_after_a_question(evil_shop: Shop, tab: Tabs) -> None:
+    page, before = tab(), len(DeadLetters(evil_shop.conn).find(DeadLetterFilter()))
+    page.goto(evil_shop.page("dead_letter", id=1))
+    page.get_by_text("Purge…").press("Enter")
+    see(page.locator("details"), "deleted for good")
+    page.get_by_role("button", name="Purge").press("Enter")
+    see(page.locator(".said"), "purged dead letter 1")
+    assert len(DeadLetters(evil_shop.conn).find(DeadLetterFilter())) == before - 1
+
+
+def test_a_time_that_is_typed_is_in_the_zone_of_the_viewer(evil_shop: Shop, tab: Tabs) -> None:
+    page = tab(zone="Asia/Kolkata")
+    name = f"orders{EVIL}"
+    page.goto(evil_shop.page("events", name=name))
+    field = page.get_by_label("Since")
+    assert "UTC" not in str(field.get_attribute("placeholder"))
+    field.fill("2026-11-21 08:30")
+    field.press("Enter")
+    page.wait_for_url("**since=2026-11-21T03%3A00%3A00.000Z**")
+    assert field.input_value() == "2026-11-21 08:30:00"
+    # What is no time goes as it was typed.
+    page.goto(evil_shop.page("consumer", queue=name, name=f"billing{EVIL}"))
+    page.get_by_label("To", exact=True).fill("first")
+    page.get_by_role("button", name="Preview").click()
+    see(page.locator("section"), "It reads again")
 
 
 def test_a_role_is_not_offered_what_it_may_not_do(evil_shop: Shop, tab: Tabs) -> None:

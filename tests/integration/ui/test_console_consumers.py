@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, Client, Console, get, post
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 
 @pytest.fixture
@@ -38,7 +40,11 @@ def at(conn: Connection) -> int:
 def test_a_consumer_is_shown_with_what_it_has_not_read(
     conn: Connection, queue: str, client: Client, page: str
 ) -> None:
+    # Also those that came after the last tick, as on its own page.
+    conn.execute("select pgq.insert_event(%s, 'a', 'b')", [queue])
     listed = get(client, "/consumers")
+    unread = ops.value(conn, "select pending_events + 1 from pgq.get_consumer_info()")
+    assert f'<td class="n">{unread}</td>' in listed
     assert f"/consumer?queue={queue}&amp;name=billing" in listed
     assert "billing" not in get(client, "/consumers?text=nothing")
     assert "billing" not in get(client, "/consumers?state=stuck")
@@ -52,6 +58,41 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
         get(client, wrong, status=404)
+
+
+def test_what_a_consumer_has_not_read_is_what_it_will_get(
+    conn: Connection, queue: str, client: Client, page: str, connect: Connect
+) -> None:
+    unread = f"/events?name={queue}&unread=billing"
+    assert unread.replace("&", "&amp;") in get(client, page)
+    with connect(autocommit=False) as late:
+        # An older event than those that are read before it, and than the position.
+        number = ops.insert(late, queue, "late")
+        ops.insert_ticked(conn, queue, "early")
+        while (batch := Admin(conn).next_batch(queue, "billing")) is not None:
+            Admin(conn).finish_batch(batch)
+        assert "No such events" in get(client, unread)
+        late.commit()
+    ops.tick(conn, queue)
+    shown = get(client, unread)
+    assert re.findall(r";id=(\d+)", shown) == [str(number)]
+    assert "1 event, the first that billing has not read" in shown
+    assert "No such events" in get(client, f"{unread}&type=other")
+    get(client, f"/events?name={queue}&unread=nobody", status=404)
+
+
+def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
+    conn: Connection, queue: str, client: Client, page: str, connect: Connect
+) -> None:
+    assert "No session has its name" in get(client, page)
+    idle = connect(application_name="pgqpy billing")
+    told = f"is connected: session {idle.info.backend_pid} of role"
+    assert told in get(client, page)
+    batch = Admin(conn).next_batch(queue, "billing")
+    busy = connect(application_name=f"pgqpy batch {batch}, 2 s: billing")
+    shown = get(client, page)
+    assert f"Batch {batch} is with process {busy.info.backend_pid} of role" in shown
+    assert told in shown
 
 
 def test_a_consumer_is_moved_after_a_preview(
@@ -68,6 +109,7 @@ def test_a_consumer_is_moved_after_a_preview(
         shown = get(client, f"{page}&to={to}")
         assert any(each in shown for each in told.split("|")), to
     assert at(conn) == before
+    assert "2 events, from <time" in get(client, f"{page}&to=first")
     moved = post(client, f"{page}&to=first", OWNER, action="seek", to="first", **{"from": "0"})
     assert moved.status_code == 409
     assert at(conn) == before

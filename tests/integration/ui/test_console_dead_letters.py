@@ -160,6 +160,9 @@ def test_a_change_is_stopped_and_an_error_ends_it(
     assert client.post("/stop", data={"csrf": "x"}, headers=headers).status_code == 403
     stopped = client.post("/stop", data={"csrf": form, "page": "/evil.example"}, headers=headers)
     assert (stopped.status_code, stopped.headers["location"]) == (303, "/")
+    here = "task_queue?name=mails"
+    again = client.post("/stop", data={"csrf": form, "page": here}, headers=headers)
+    assert again.headers["location"] == f"/{here}"
     assert "stopped after" in ended(client)
     left = ops.value(conn, COUNT)
     assert left > 0

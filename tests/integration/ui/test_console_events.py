@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import timedelta
 
 import psycopg
 import pytest
 
 from pgqpy.admin import Admin
 from pgqpy.embedded import Server
+from pgqpy.producer import Producer
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, ROLE, Client, Console, get, post
@@ -45,7 +47,7 @@ def test_events_are_found_by_type_text_path_time_and_id(
         "contains=ada": [first],
         "path=$.lines[*].n": [second],
         "path=$.id&value=1": [first],
-        f"from={second}": [third, second],
+        f"from={second}": [second, third],
         "since=2020-01-01": [first, second, third],
         "since=2100-01-01 00:00": [],
     }.items():
@@ -58,9 +60,18 @@ def test_events_are_found_by_type_text_path_time_and_id(
         f"from={'9' * 40}": "No such events",
         "contains=%00": "3 events",
     }.items():
-        assert told in get(client, f"{page}&{condition}")
+        shown = get(client, f"{page}&{condition}")
+        assert told in shown
+        # Nothing is said of events if they were not looked for.
+        assert ('role="alert"><strong' in shown) != ("shown." in shown)
     assert f"<option selected>{queue}</option>" in get(client, page)
     get(client, "/events?name=nothing", status=404)
+    # However many come after it.
+    conn.execute("select pgq.insert_event(%s, 't', 'd') from generate_series(1, 200)", [queue])
+    for _ in range(4):
+        ops.tick(conn, queue)
+    assert found(get(client, f"{page}&from={second}"))[:2] == [second, third]
+    assert found(get(client, f"{page}&from={second}&type=refund")) == [second]
 
 
 def test_payloads_are_shown_exactly_masked_and_never_run(
@@ -169,6 +180,10 @@ def test_the_page_of_an_event_says_where_it_is_for_each_consumer(
     for told in ("billing", "dead letter", "no such order", "mail", "not read"):
         assert told in page
     assert "not there" in get(client, f"/event?name={queue}&id={number + 9}")
+    later = Producer(queue).insert_event(conn, "t", "d", delay=timedelta(hours=1))
+    page = get(client, f"/event?name={queue}&id={later}")
+    assert "The event is delayed until" in page
+    assert "No consumer can read it now." in page
     get(client, f"/event?name={queue}&id=x", status=404)
     get(client, f"/event?name={queue}&id={'9' * 30}", status=404)
 

@@ -291,6 +291,8 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         pgqpy.ui.app("", user_header="X", password=True)
     with pytest.raises(ValueError, match="colour"):
         pgqpy.ui.app("", colour="pink")
+    with pytest.raises(ValueError, match="has host bits set"):
+        pgqpy.ui.app("", user_header="X", trusted_proxies=["10.0.0.1/8"])
 
 
 def test_each_of_several_databases_has_a_console_and_a_sign_in_of_its_own(
@@ -303,7 +305,9 @@ def test_each_of_several_databases_has_a_console_and_a_sign_in_of_its_own(
     assert client.get("/nothing/").status_code == 404
     assert client.get(f"/shop/sign-in?token={TOKEN}").status_code == 200
     assert queue in client.get("/shop/queues").text
-    assert client.get("/billing/queues").status_code == 403
+    refused = client.get("/billing/queues")
+    assert refused.status_code == 403
+    assert "/shop/" in Links(refused.text).found
     shop = client.cookies[_sign_in.COOKIE]
     stolen = {"Cookie": f"{_sign_in.COOKIE}={shop}"}
     assert client.get("/shop/queues", headers=stolen).status_code == 200

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import html
+import re
 import tracemalloc
 from urllib.parse import urlencode
 
+import psycopg
 import pytest
 
+from pgqpy.embedded import Server
+from pgqpy.schema import migrate
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, Console, csrf, get, post
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_standby import standby_of
 
 READER = "ui_tasks_reader"
 
@@ -320,6 +325,7 @@ def test_workers_that_have_tasks_are_listed(client: Client, tasks: Tasks) -> Non
     shown = get(client, "/task_queues")
     assert tasks.claimant in shown
     assert f"claimant={tasks.claimant}" in shown
+    assert re.search("<dt>Workers</dt><dd>1 ", get(client, "/"))
 
 
 def test_schedules_are_told_in_words_run_paused_and_dropped(
@@ -377,3 +383,19 @@ def test_steps_of_a_large_flow_are_drawn_together_with_counts(client: Client, ta
     shown = get(client, f"/flow?id={number}")
     assert shown.count("<rect") == 2
     assert "99 available, 1 finished" in shown
+
+
+@pytest.mark.slow
+def test_a_task_is_shown_on_a_standby(server: Server, console: Console) -> None:
+    with Server(version=server.version) as primary:
+        migrate(primary.dsn)
+        with psycopg.connect(primary.dsn, autocommit=True) as conn:
+            Tasks(conn).create_queue("mails")
+            number = Tasks(conn).push("mails", {"to": "ada"})
+        with standby_of(primary) as standby:
+            client, url = console(standby.dsn), f"/task?id={number}"
+            wait_until(lambda: client.get(url, headers={ROLE: OWNER}).status_code == 200)
+            shown = get(client, url)
+            assert "ada" in shown
+            assert "read-only" in shown
+            assert 'name="action"' not in shown
