@@ -74,11 +74,14 @@ def overview(look: Look) -> dict[str, Any]:
     lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
     rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
     tasks, workers = None, None
-    if look.visit.may_call(TASK_LIST):
-        workers = len(task_workers(look.visit.conn, COUNTED))
     if look.visit.may_call(TASK_SIZES):
         tasks = Tasks(look.visit.conn).queues(max_count=COUNTED)
         tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
+        if not any(each.claimed for each in tasks):
+            workers = 0
+        # To find the claimed tasks, all are read.
+        elif all(each.exact for each in tasks) and look.visit.may_call(TASK_LIST):
+            workers = len(task_workers(look.visit.conn, COUNTED))
     return {
         "status": status,
         "lines": lines,

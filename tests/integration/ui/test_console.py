@@ -416,7 +416,7 @@ def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
         conn.execute("select pgq.register_consumer(%s, 'c')", [f"q{number}"])
         tasks.create_queue(f"t{number}")
     assert [needed(url) for url in views] == before
-    assert max(before) <= 27
+    assert max(before) <= 25
 
 
 def test_a_page_is_kept_up_to_date_over_a_restart_of_the_server_by_one_session(
