@@ -19,8 +19,8 @@ from pgqpy.doctor._readings import may_read, read
 from pgqpy.doctor._samples import Samples
 from pgqpy.doctor._status import Judgement, judge
 
-#: The seconds that all checks may take together, and that one statement may take.
-BUDGET = 2.5
+#: The seconds that all checks may take together, on a page and alone, and one statement.
+ON_PAGE, BUDGET = 2.5, 10.0
 STATEMENT = 1.0
 
 
@@ -34,7 +34,7 @@ class Look:
     pooled: bool = False
     #: It is a part of its caller's transaction, which is read-only.
     within: bool = False
-    _until: float = field(default_factory=lambda: time.monotonic() + BUDGET)
+    _began: float = field(default_factory=time.monotonic)
     _judgement: Judgement | psycopg.Error | None = None
 
     @contextmanager
@@ -56,7 +56,7 @@ class Look:
     @property
     def left(self) -> float:
         """The seconds that are left."""
-        return self._until - time.monotonic()
+        return self._began + (ON_PAGE if self.within else BUDGET) - time.monotonic()
 
     def rows(self, statement: LiteralString, *arguments: Any, **named: Any) -> list[Any]:
         """Return the rows of a statement."""

@@ -42,7 +42,7 @@ NOW = timedelta()
 def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks take as long as a busy machine needs, unless the test is about that."""
     if request.function is not test_a_server_that_does_not_answer_does_not_hang_it:
-        for limit in ("BUDGET", "STATEMENT"):
+        for limit in ("ON_PAGE", "BUDGET", "STATEMENT"):
             monkeypatch.setattr(_look, limit, PATIENCE)
 
 
