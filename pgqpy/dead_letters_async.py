@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
@@ -31,6 +33,7 @@ _COUNT = f"select count(*) as value from pgq.dead_letter {_WHERE}".encode()
 _FIND = f"{_COLUMNS} {_WHERE} order by dl_id desc limit %(limit)s".encode()
 _IDS = f"array(select dl_id from pgq.dead_letter {_WHERE})"
 _REPLAY = f"select pgq.replay_dead_letters({_IDS}, %(data)s) as value".encode()
+_PATCH = f"select pgq.replay_dead_letters_patched({_IDS}, %(patch)s::jsonb) as value".encode()
 _PURGE = f"select pgq.purge_dead_letters({_IDS}) as value".encode()
 
 
@@ -53,14 +56,28 @@ class AsyncDeadLetters:
         """Return dead letters, the newest first, at most ``limit``."""
         return [DeadLetterInfo.from_row(row) for row in await self._rows(_FIND, which, limit=limit)]
 
-    async def replay(self, which: DeadLetterFilter, *, data: str | None = None) -> int:
+    async def replay(
+        self,
+        which: DeadLetterFilter,
+        *,
+        data: str | None = None,
+        patch: Mapping[str, Any] | str | None = None,
+    ) -> int:
         """Retry the events; return their number.
 
         Each goes only to the consumer that gave it up, with its old id and as if for the first
         time, like a retry that is due now; a single one with the payload ``data``, if that is
-        given. Raises ConsumerNotRegistered if that consumer does not exist any more, and
-        InvalidParameter for one payload for several; then none is replayed.
+        given. With ``patch``, a JSON Merge Patch (RFC 7396; a text of JSON keeps all digits), each
+        payload is changed: its members replace those of the payload, or are added; a None removes.
+
+        Raises ConsumerNotRegistered if that consumer does not exist any more, and InvalidParameter
+        for one payload for several, or a payload that is not JSON; then none is replayed.
         """
+        if patch is not None:
+            if data is not None:
+                raise ValueError("give a payload, or a patch of it")
+            change = patch if isinstance(patch, str) else Jsonb(patch)
+            return int((await self._rows(_PATCH, which, patch=change))[0]["value"])
         checked([data])
         return int((await self._rows(_REPLAY, which, data=data))[0]["value"])
 

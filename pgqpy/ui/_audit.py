@@ -32,7 +32,7 @@ select al_time as time, al_role as role, left(al_action, 200) as action, al_coun
 """
 #: Fields of forms that say nothing, and those that may hold secrets of users.
 UNNAMED = {"csrf", "action", "confirm"}
-PAYLOADS = {"data", "payload", "headers", "extra1", "extra2", "extra3", "extra4"}
+PAYLOADS = {"data", "patch", "payload", "headers", "extra1", "extra2", "extra3", "extra4"}
 
 
 def log(visit: Visit, action: str, given: Mapping[str, str], count: int | None) -> None:

@@ -27,7 +27,7 @@ NUMBER = re.compile(r"\d+")
 #: Characters of a payload on the page.
 LONGEST = 200_000
 FIELDS = ("queue", "consumer", "event_type", "reason")
-CHANGES = {"replay": DeadLetters.replay, "purge": DeadLetters.purge}
+CHANGES = {"replay": DeadLetters.replay, "patch": DeadLetters.replay, "purge": DeadLetters.purge}
 REPLAY = "pgq.replay_dead_letters(bigint[], text)"
 
 LIST = f"""
@@ -90,6 +90,8 @@ def dead_letters(look: Look) -> dict[str, Any]:
         # Not while the page is only kept up to date.
         "count": lambda: _count(look.visit.conn, which)[0],
         "may": _may(look),
+        # What is masked must not be changed unseen.
+        "may_patch": not look.masks,
     }
 
 
@@ -162,11 +164,25 @@ def replay(look: Look, form: Mapping[str, str]) -> Done:
     return _change_all("replay", look, form)
 
 
+def patch(look: Look, form: Mapping[str, str]) -> Done:
+    if look.masks:
+        raise InvalidParameter("payloads are masked here, so they cannot be changed")
+    try:
+        is_object = isinstance(json.loads(form.get("patch", "")), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InvalidParameter(
+            "the change is no JSON object", hint='give one like {"currency": "EUR"}'
+        )
+    return _change_all("patch", look, form, patch=form["patch"])
+
+
 def purge(look: Look, form: Mapping[str, str]) -> Done:
     return _change_all("purge", look, form)
 
 
-def _change_all(name: str, look: Look, form: Mapping[str, str]) -> Done:
+def _change_all(name: str, look: Look, form: Mapping[str, str], **how: str) -> Done:
     """Begin to change what the preview counted: not the letters that come later."""
     which = _filter(form)
     count, newest = _count(look.visit.conn, which)
@@ -176,9 +192,9 @@ def _change_all(name: str, look: Look, form: Mapping[str, str]) -> Done:
 
     def step(conn: Connection) -> int:
         [[ids]] = conn.execute(IDS.encode(), given).fetchall()
-        return change(DeadLetters(conn), DeadLetterFilter(ids=ids)) if ids else 0
+        return change(DeadLetters(conn), DeadLetterFilter(ids=ids), **how) if ids else 0
 
-    what = f"{name} {plural(count, 'dead letter')}"
+    what = f"{'change and replay' if how else name} {plural(count, 'dead letter')}"
     return Done(f"began to {what}", bulk=Bulk(what, count, step))
 
 
@@ -228,7 +244,7 @@ VIEWS = [
         "dead_letters",
         "Dead letters",
         dead_letters,
-        {"replay": replay, "purge": purge},
+        {"replay": replay, "patch": patch, "purge": purge},
         menu="dead_letters",
     ),
     View(

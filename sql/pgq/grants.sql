@@ -47,7 +47,7 @@ declare
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)',
         '_may_see(integer, text, name)', '_shown(anyelement)',
         -- With a grant on the queue; members of pgq_admin need none.
-        'replay_dead_letters(bigint[], text)', 'purge_dead_letters(bigint[])',
+        'replay_dead_letters(bigint[], text)', 'replay_dead_letters_patched(bigint[], jsonb)', 'purge_dead_letters(bigint[])',
         'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'restrict_queue(text, boolean)', 'grant_queue(text, text[], text, text)', 'revoke_queue(text, text[], text, text)',
         'get_queue_grants(text)',

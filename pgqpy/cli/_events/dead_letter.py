@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pgqpy._runtime.words import plural
-from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, QUEUE, TEXT
+from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, JSON, QUEUE, TEXT
 from pgqpy.cli._base.command import Group, count_option, options
 from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
@@ -115,19 +115,24 @@ def _described(letter: dict[str, Any]) -> tuple[list[tuple[str, Any]], str | Non
 @dead_letter.command("replay", role="pgq_admin")
 @choice_options
 @click.option("--data", type=TEXT, help="The payload in place of the event's, if it is one.")
-def replay(conn: Connection, data: str | None, **which: Any) -> None:
+@click.option("--patch", type=JSON, help="Change each payload by this JSON Merge Patch.")
+def replay(conn: Connection, data: str | None, patch: str | None, **which: Any) -> None:
     """Let consumers retry events that they have given up.
 
     Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
-    returns retries to the queue; with --data, one of them with another payload. To make a new event
-    of one, for all consumers, use `show --json` and `event insert`.
+    returns retries to the queue; with --data, one of them with another payload. A patch replaces
+    and adds members of each payload, and removes those that are null in it. To make a new event of
+    one, for all consumers, use `show --json` and `event insert`.
 
     Examples:
       pgqpy dead-letter replay 17 18
       pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout
       pgqpy dead-letter replay 17 --data '{"address": "Main Street 1"}'
+      pgqpy dead-letter replay --queue orders --patch '{"currency": "EUR"}'
     """
-    number = _do(conn, partial(DeadLetters.replay, data=data), **which)
+    if data is not None and patch is not None:
+        raise click.UsageError("--data and --patch exclude each other.")
+    number = _do(conn, partial(DeadLetters.replay, data=data, patch=patch), **which)
     say(f"replayed {plural(number, 'event')}")
 
 

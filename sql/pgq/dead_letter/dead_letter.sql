@@ -99,6 +99,44 @@ begin
 end;
 $$;
 
+create or replace function pgq._merged(i_value jsonb, i_patch jsonb)
+returns jsonb
+language plpgsql
+as $$
+-- Returns a JSON value with a JSON Merge Patch (RFC 7396).
+begin
+    if jsonb_typeof(i_patch) <> 'object' then
+        return i_patch;
+    end if;
+    return (select coalesce(jsonb_object_agg(key, case when p.value is null then v.value else pgq._merged(v.value, p.value) end), '{}')
+              from jsonb_each(case when jsonb_typeof(i_value) = 'object' then i_value else '{}' end) v
+              full join jsonb_each(i_patch) p using (key)
+             where p.value is distinct from 'null'::jsonb);
+end;
+$$;
+
+create or replace function pgq._patched_payload(i_letter bigint, i_data text, i_patch jsonb)
+returns text
+language plpgsql
+as $$
+-- Returns the payload of a dead letter with a JSON Merge Patch.
+declare
+    v_value jsonb;
+begin
+    begin
+        v_value := i_data::jsonb;
+    exception when data_exception or statement_too_complex then
+        v_value := null;
+    end;
+    if v_value is null then
+        raise exception using errcode = 'PQ011',
+            message = format('the payload of dead letter %s is not JSON', i_letter),
+            hint = 'Replay it with another payload, or as it is; nothing was replayed.';
+    end if;
+    return pgq._merged(v_value, i_patch);
+end;
+$$;
+
 create or replace function pgq.replay_dead_letters(i_ids bigint[], i_data text default null)
 returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -113,17 +151,57 @@ as $$
 --      once; so do a dead letter and a waiting retry.
 -- Errors: PQ002 the consumer is not registered any more, PQ011 one payload for several, or for an event that waits
 declare
-    l       record;
     n       int4;
     edited  boolean;
 begin
     if i_data is not null and cardinality(i_ids) > 1 then
         raise exception using errcode = 'PQ011',
             message = format('one payload for %s dead letters', cardinality(i_ids)),
-            hint = 'Replay them one by one.';
+            hint = 'Replay them one by one, or change all by pgq.replay_dead_letters_patched().';
     end if;
     perform pgq._lock_dead_letters(i_ids);
     edited := i_data is not null and exists (select from pgq._dead_letter where dl_id = any (i_ids));
+    n := pgq._replay_locked(i_ids, i_data, null);
+    if edited and n = 0 then
+        raise exception using errcode = 'PQ011',
+            message = 'the event waits for a retry already, with its own payload',
+            hint = 'Wait until that is done, or replay the dead letter as it is.';
+    end if;
+    return n;
+end;
+$$;
+
+create or replace function pgq.replay_dead_letters_patched(i_ids bigint[], i_patch jsonb)
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Does what pgq.replay_dead_letters(2) does, and changes each payload, which is JSON, by a JSON Merge Patch (RFC 7396):
+--     select pgq.replay_dead_letters_patched('{17,18}', '{"currency": "EUR", "customer": {"name": null}}')
+-- Parameters:
+--      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
+--      i_patch - a JSON object: its members replace those of the payload, or are added; a null removes
+-- Returns: number of events that will be delivered again. An event that waits for a retry comes with its own payload.
+-- Errors: PQ002 the consumer is not registered any more, PQ011 the patch is no object, or a payload is not JSON
+begin
+    if jsonb_typeof(i_patch) is distinct from 'object' then
+        raise exception using errcode = 'PQ011',
+            message = 'a patch is a JSON object',
+            hint = 'Give one like {"currency": "EUR"}.';
+    end if;
+    perform pgq._lock_dead_letters(i_ids);
+    return pgq._replay_locked(i_ids, null, i_patch);
+end;
+$$;
+
+create or replace function pgq._replay_locked(i_ids bigint[], i_data text, i_patch jsonb)
+returns integer
+language plpgsql
+as $$
+-- Replays locked dead letters, with a payload in place of their own, or with a patch of it.
+declare
+    l       record;
+    n       int4;
+begin
     select dl_queue, dl_consumer into l
       from pgq._dead_letter
       join pgq.queue on queue_name = dl_queue
@@ -152,14 +230,11 @@ begin
          where (dl_queue, dl_consumer, ev_id) not in (select queue_name, co_name, ev_id from waiting)
          order by dl_queue, dl_consumer, ev_id, dl_id)
     select count(pgq.event_retry_raw(e.dl_queue, e.dl_consumer, current_timestamp, e.ev_id, e.ev_time, 0,
-                                     e.ev_type, coalesce(i_data, e.ev_data), e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4))
+                                     e.ev_type, case when i_patch is null then coalesce(i_data, e.ev_data)
+                                                     else pgq._patched_payload(e.dl_id, e.ev_data, i_patch) end,
+                                     e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4))
       into n
       from event e;
-    if edited and n = 0 then
-        raise exception using errcode = 'PQ011',
-            message = 'the event waits for a retry already, with its own payload',
-            hint = 'Wait until that is done, or replay the dead letter as it is.';
-    end if;
     return n;
 end;
 $$;

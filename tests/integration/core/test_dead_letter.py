@@ -108,6 +108,27 @@ def test_one_comes_again_with_another_payload(
     assert left(conn) == ["b"]
 
 
+def test_all_come_again_with_their_payloads_changed(
+    conn: Connection, queue: str, letters: DeadLetters
+) -> None:
+    give_up(conn, queue, '{"a": 1, "b": {"c": 2, "d": 3}, "e": 4}', '{"b": 5}', "[6]")
+    assert letters.replay(ALL, patch={"b": {"c": None, "f": 7}, "e": None, "g": None}) == 3
+    found = [json.loads(data) for _, data, _ in retried(conn, queue, CONSUMER)]
+    assert found == [{"a": 1, "b": {"d": 3, "f": 7}}, {"b": {"f": 7}}, {"b": {"f": 7}}]
+
+
+def test_a_change_that_is_impossible_replays_nothing(
+    conn: Connection, queue: str, letters: DeadLetters
+) -> None:
+    give_up(conn, queue, "{}", "no JSON")
+    for patch, problem in (("[1]", "a patch is a JSON object"), ({"a": 1}, "2 is not JSON")):
+        with pytest.raises(errors.InvalidParameter, match=problem):
+            letters.replay(ALL, patch=patch)
+    with pytest.raises(ValueError, match="or a patch"):
+        letters.replay(ALL, data="x", patch={})
+    assert left(conn) == ["{}", "no JSON"]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_two_dead_letters_of_an_event_or_one_of_an_event_that_waits_make_it_come_once(
     conn: Connection, queue: str, letters: DeadLetters, waits: bool
@@ -287,6 +308,7 @@ def test_commands_list_show_replay_and_purge(cli: Cli, conn: Connection, queue: 
         (1, "reason a", "a"),
     ]
     assert "reason       reason a" in cli.ok("dead-letter", "show", "1")
+    cli.fails("dead-letter", "replay", "1", "--patch", "{}", "--data", "x", exit_code=2)
     assert cli.ok("dead-letter", "replay", "1") == "replayed 1 event\n"
     assert cli.ok("dead-letter", "purge", "--reason", "reason b") == "purged 1 dead letter\n"
     assert left(conn) == ["c", "d"]

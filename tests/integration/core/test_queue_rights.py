@@ -141,6 +141,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     "unregister_subconsumer": ("pgq_coop.unregister_subconsumer('closed', 'c', 'm', 1)",),
     "keep_batch": ("pgq_coop.keep_batch('closed', 'c', 'm', %(batch)s)",),
     "replay_dead_letters": ("pgq.replay_dead_letters(array[%(letter)s])",),
+    "replay_dead_letters_patched": ("pgq.replay_dead_letters_patched(array[%(letter)s], '{}')",),
     "purge_dead_letters": ("pgq.purge_dead_letters(array[%(letter)s])",),
     "get_parked_keys": ("pgq.get_parked_keys('closed', 'c')",),
     "get_delayed_events": ("pgq.get_delayed_events('closed')",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC
 
 import pytest
 
@@ -99,6 +100,9 @@ def test_a_consumer_is_moved_after_a_preview(
     conn: Connection, queue: str, client: Client, page: str
 ) -> None:
     before = at(conn)
+    position = ops.value(conn, "select tick_time from pgq.tick where tick_id = %s", before)
+    prefilled = position.astimezone(UTC).isoformat(timespec="seconds")[:19]
+    assert f'name="to" value="{prefilled}' in get(client, page)
     for to, told in {
         "first": "reads again 2 events",
         "now": "skips 1 event",

@@ -145,6 +145,20 @@ def test_all_that_were_found_are_changed_in_the_background(
     assert len(ids) == 5
 
 
+def test_all_that_were_found_are_changed_and_replayed(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    give_up(conn, queue, 3)
+    page = f"/dead_letters?queue={queue}&preview=patch"
+    assert "3 dead letters" in get(client, page)
+    given = {"action": "patch", "queue": queue}
+    assert post(client, page, OWNER, **given, patch="[1]").status_code == 409
+    assert post(client, page, OWNER, **given, patch='{"new": 1}').status_code == 303
+    assert "done, 3" in ended(client)
+    waiting = "select distinct ev_data::jsonb -> 'new' from pgq.waiting_event"
+    assert conn.execute(waiting).fetchall() == [(1,)]
+
+
 def test_a_change_is_stopped_and_an_error_ends_it(
     conn: Connection, queue: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
