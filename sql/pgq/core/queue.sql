@@ -199,7 +199,8 @@ as $$
 -- Returns: 1
 -- Errors: PQ007 queue is in use
 begin
-    if x_force then
+    -- Tables are captured by members of pgq_writer; the right to administer a queue does not need that role.
+    if x_force and has_function_privilege('pgq._capture_release_queue(text)', 'execute') then
         perform pgq._capture_release_queue(x_queue_name);
     end if;
     return pgq._remove_queue(x_queue_name, x_force);
