@@ -168,7 +168,7 @@ declare
     bucket      constant int4 := i_slot / bucket_size;
 begin
     execute format('create table pgq.event_spare_%s (like pgq.event including defaults)', i_slot);
-    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s', i_slot, i_slot);
+    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s, replica identity full', i_slot, i_slot);
     execute format('create index event_spare_%s_txid_idx on pgq.event_spare_%s (ev_txid)', i_slot, i_slot);
     execute format('create rule refuse_insert as on insert to pgq.event_spare_%s '
                    'where pgq._refuse_insert(''pgq.event_spare_%s'') do instead nothing', i_slot, i_slot);
