@@ -195,7 +195,8 @@ as $$
 -- contracts do not.
 -- Parameters:
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
---                        captured tables are released first, which only their owner or a superuser may do
+--                        captured tables are released first, which only their owner or a superuser may do. Views of
+--                        its relation, and functions whose bodies PostgreSQL has parsed, are dropped as well
 -- Returns: 1
 -- Errors: PQ007 queue is in use
 begin
