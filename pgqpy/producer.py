@@ -188,18 +188,19 @@ class Producer:
         that by the relation, which is faster if its statement is prepared. A role with a grant on
         the queue alone may use the relation only."""
         into_relation = insert_into_relation(self.queue)
-        if into_relation is not None and (
-            self.queue in _written.get(conn, ()) or not _may_call(conn)
-        ):
-            return (self._by_relation(conn, into_relation, fields))[0][0]
+        ways = _ways.setdefault(conn, {})
+        if into_relation is not None:
+            if self.queue not in ways and not _may_call(conn):
+                ways[self.queue] = True
+            if ways.get(self.queue):
+                return (self._by_relation(conn, into_relation, fields))[0][0]
         arguments = [self.queue, *fields, self.queue]
         [(event_id, is_relation)] = fetch(conn, _FIRST_EVENT, arguments)
-        if (
+        ways[self.queue] = (
             is_relation
             and conn.prepare_threshold is not None
             and not issubclass(conn.cursor_factory, psycopg.ClientCursor)
-        ):
-            _written.setdefault(conn, set()).add(self.queue)
+        )
         return int(event_id)
 
     def _insert_many(
@@ -289,19 +290,14 @@ def _require_psycopg(conn: object) -> None:
 
 
 def _may_call(conn: Connection) -> bool:
-    """Return whether the connection's role may call the functions, when first asked."""
-    may = _callers.get(conn)
-    if may is None:
-        # If the function is missing, its call says so.
-        may = _callers[conn] = (fetch(conn, _MAY_CALL))[0][0] is not False
-    return may
+    """Return whether the role that the connection has now may call the functions."""
+    # If the function is missing, its call says so.
+    return (fetch(conn, _MAY_CALL))[0][0] is not False
 
 
-#: Whether each connection's role may call the functions.
-_callers: WeakKeyDictionary[Connection, bool] = WeakKeyDictionary()
-
-#: The queues into which each connection has written.
-_written: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+#: Whether single events go by the relation, for each connection and queue. It stays when the role
+#: changes: what a function has written, the relation takes from every role with the right.
+_ways: WeakKeyDictionary[Connection, dict[str, bool]] = WeakKeyDictionary()
 
 _MAY_CALL = b"""
 select pg_catalog.has_function_privilege(

@@ -85,11 +85,15 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     if hasattr(value, "__struct_fields__"):
-        # A struct exists, so it is installed; it knows its names and tags.
-        import msgspec
-
-        return msgspec.to_builtins(value, enc_hook=_plain, str_keys=True)
+        return _built(value)
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _built(value: Any) -> Any:
+    """Return a struct, or a field of one, as msgspec encodes it, with its names and tags."""
+    import msgspec  # a struct exists, so it is installed
+
+    return msgspec.to_builtins(value, enc_hook=_plain, str_keys=True)
 
 
 _encode = json.JSONEncoder(
@@ -103,7 +107,7 @@ def _path(value: Any) -> str:
     try:
         for step, child in _children(value):
             try:
-                _encode(child)
+                _encode(_built(child) if hasattr(value, "__struct_fields__") else child)
             except _ERRORS:
                 return step + _path(child)
     except _ERRORS:

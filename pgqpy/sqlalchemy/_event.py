@@ -138,6 +138,12 @@ class Event:
         super().__init_subclass__(**options)
 
 
+@sa.event.listens_for(Event, "before_insert", propagate=True)
+def _forget_id(_mapper: object, _connection: object, event: Any) -> None:
+    """Let an object whose transaction was rolled back be added again: it gets another id."""
+    event.ev_id = None
+
+
 def _check_only_class(cls: type[Event]) -> None:
     """Raise InvalidParameter if the queue has a class: they would not keep one order of events."""
     hint = "Events of further types are subclasses with an __event_type__, and no __queue__."

@@ -34,6 +34,11 @@ class Struct(msgspec.Struct, rename={"value": "named"}, tag="kind"):
     value: Any
 
 
+class Pair(msgspec.Struct):
+    first: Any
+    second: Any
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -64,6 +69,7 @@ def circle() -> dict[str, Any]:
         (Holder([{1}]), r"`\$\.value\[0\]`: objects of type set"),
         ({"a": {(1, 2): 3}}, r"`\$\.a`: keys"),
         (Holder(Struct([1, object()])), r"`\$\.value\.value\[1\]`: objects of type object"),
+        (Pair(b"that is base64", float("nan")), r"`\$\.second`: Out of range"),
         (Model(named=object()), r"`\$`: "),
         (circle(), "Circular"),
     ],

@@ -18,6 +18,9 @@ create table pgq.contract (
     constraint contract_compatibility_known check (contract_compatibility in ('none', 'backward', 'full')),
     constraint contract_queue_fkey foreign key (contract_queue) references pgq.queue (queue_id) on delete cascade
 );
+-- If the application publishes all tables, PostgreSQL refuses UPDATE and DELETE otherwise. So each table without a
+-- primary key in which rows are changed has this.
+alter table pgq.contract replica identity full;
 create unique index contract_idx on pgq.contract (contract_queue, coalesce(contract_type, ''), (contract_type is null), contract_version);
 create index contract_checked_idx on pgq.contract (contract_queue, coalesce(contract_type, '')) where not contract_captured;
 

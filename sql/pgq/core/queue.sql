@@ -168,7 +168,7 @@ declare
     bucket      constant int4 := i_slot / bucket_size;
 begin
     execute format('create table pgq.event_spare_%s (like pgq.event including defaults)', i_slot);
-    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s', i_slot, i_slot);
+    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s, replica identity full', i_slot, i_slot);
     execute format('create index event_spare_%s_txid_idx on pgq.event_spare_%s (ev_txid)', i_slot, i_slot);
     execute format('create rule refuse_insert as on insert to pgq.event_spare_%s '
                    'where pgq._refuse_insert(''pgq.event_spare_%s'') do instead nothing', i_slot, i_slot);
@@ -195,11 +195,13 @@ as $$
 -- contracts do not.
 -- Parameters:
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
---                        captured tables are released first, which only their owner or a superuser may do
+--                        captured tables are released first, which only their owner or a superuser may do. Views of
+--                        its relation, and functions whose bodies PostgreSQL has parsed, are dropped as well
 -- Returns: 1
 -- Errors: PQ007 queue is in use
 begin
-    if x_force then
+    -- Tables are captured by members of pgq_writer; the right to administer a queue does not need that role.
+    if x_force and has_function_privilege('pgq._capture_release_queue(text)', 'execute') then
         perform pgq._capture_release_queue(x_queue_name);
     end if;
     return pgq._remove_queue(x_queue_name, x_force);

@@ -61,19 +61,21 @@ as $$
 declare
     v_other constant boolean := pgq._runs_for_another();
     v_queue text;
+    v_fact  text;
 begin
     if not v_other and pgq._role_has_right(pgq._caller(), i_queue_id, i_actions, i_consumer) then
         return true;
     end if;
-    select q.queue_name into v_queue from pgq.queue q where q.queue_id = i_queue_id;
+    select q.queue_name, case when q.queue_restricted then 'The queue is restricted. ' end
+      into v_queue, v_fact from pgq.queue q where q.queue_id = i_queue_id;
     raise exception using errcode = '42501',
         message = pg_catalog.format('role %I may not %s queue %L%s', pgq._caller(),
             case i_actions[1] when 'insert' then 'insert into' when 'consume' then 'consume from' when 'admin' then 'administer' else 'read' end,
             v_queue, case when i_consumer <> '' then pg_catalog.format(' as %L', i_consumer) end),
         hint = case when v_other
             then 'PostgreSQL runs this for the owner of an index or materialized view, which has no rights of the session.'
-            else pg_catalog.format('The queue is restricted. An administrator grants it: select pgq.grant_queue(%L, ''{%s}'', %L%s).',
-                                   v_queue, i_actions[1], pgq._caller(),
+            else pg_catalog.format('%sAn administrator grants it: select pgq.grant_queue(%L, ''{%s}'', %L%s).',
+                                   v_fact, v_queue, i_actions[1], pgq._caller(),
                                    case when i_consumer <> '' then pg_catalog.format(', %L', i_consumer) end) end;
 end;
 $$;

@@ -46,6 +46,7 @@ begin
     for slot in 0 .. 11 loop
         execute pg_catalog.format('create table pgq.delayed_%s partition of pgq.delayed for values in (%s) '
                                   'with (fillfactor = 100, autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot, slot);
+        execute pg_catalog.format('alter table pgq.delayed_%s replica identity full', slot);
     end loop;
     -- So that the sequences have a last value from the start.
     perform pg_catalog.setval('pgq.delayed_parity_seq', 0);

@@ -58,6 +58,7 @@ begin
             continue when to_regclass(format('pgq_task.limit_%s_%s', v_queue, n)) is not null;
             execute format('create table pgq_task.limit_%s_%s (like pgq_task.limit_log)'
                            ' with (autovacuum_enabled = off, toast.autovacuum_enabled = off)', v_queue, n);
+            execute format('alter table pgq_task.limit_%s_%s replica identity full', v_queue, n);
             execute format('create index on pgq_task.limit_%s_%s (key, at, total)', v_queue, n);
         end loop;
     else

@@ -8,6 +8,7 @@ create table pgq_task.to_release (
     -- the earlier task
     id                  bigint          not null
 );
+alter table pgq_task.to_release replica identity full;
 
 -- Facts: no task of the key has, or will have, an id below low, unless it is late. The greatest one says most; any may be
 -- deleted. So the dead rows of tasks that were done long ago need not be stepped over.
@@ -17,4 +18,5 @@ create table pgq_task.key_low (
     low                 bigint          not null,
     noted               timestamptz     not null default now()
 );
+alter table pgq_task.key_low replica identity full;
 create index key_low_idx on pgq_task.key_low (queue_id, order_key, low);

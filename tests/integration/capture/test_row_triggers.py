@@ -218,3 +218,19 @@ def test_expressions_may_quote_the_names_of_columns(conn: Connection, queue: str
     create_trigger(conn, "jsontriga", queue, 'ev_data="Odd name" || id')
     conn.execute("insert into item (id, \"Odd name\") values (1, 'x')")
     assert events(conn)[0][1] == "x1"
+
+
+def test_a_change_by_a_later_trigger_follows_the_change_that_fired_it(
+    conn: Connection, queue: str
+) -> None:
+    """Triggers of statements cannot keep this order, which docs/capture.md says."""
+    conn.execute("create table item (id int primary key, price int)")
+    conn.execute(
+        "create function double() returns trigger language plpgsql as $$ begin"
+        " update item set price = 2 * price where id = new.id; return null; end $$"
+    )
+    conn.execute("create trigger u after insert on item for each row execute function double()")
+    create_trigger(conn, "jsontriga", queue)
+    conn.execute("insert into item values (1, 5)")
+    rows = conn.execute("select ev_data::json ->> 'price' from pgq.event_template order by ev_id")
+    assert rows.fetchall() == [("5",), ("10",)]

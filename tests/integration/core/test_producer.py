@@ -126,6 +126,19 @@ def test_a_role_with_a_grant_on_the_queue_alone_produces(
             Producer(name).insert_events(caller, [("t",)])
 
 
+def test_a_pooled_connection_produces_as_the_role_that_it_has_now(
+    conn: Connection, queue: str, make_role: MakeRole, connect: Connect
+) -> None:
+    """Functions may be called by the first role and not by the second."""
+    writer, alone = make_role("writing", "pgq_writer"), make_role("alone")
+    conn.execute("select pgq.create_queue('another')")
+    conn.execute("select pgq.grant_queue('another', '{insert}', %s)", [alone])
+    pooled = connect()
+    for role, name in ((writer, queue), (alone, "another"), (writer, "another")):
+        pooled.execute(f"set role {role}".encode())
+        write_in_every_way(Producer(name), pooled)
+
+
 def test_events_exist_only_if_the_callers_transaction_commits(
     conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -17,7 +17,7 @@ from psycopg import errors
 from pgqpy.errors import PermissionDenied, from_psycopg
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
-from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 from tests.fixtures.pages import text_of
 
 Q, OPEN = "closed", "open"
@@ -605,6 +605,24 @@ def test_rights_stay_when_a_queue_is_dropped_and_created(
     refused(lambda: session_of("member").execute("select pgq.insert_event('closed', 't', 'x')"))
     conn.execute("select pgq.restrict_queue('closed', false)")
     session_of("member").execute("select pgq.insert_event('closed', 't', 'x')")
+
+
+def test_an_administrator_of_a_queue_drops_it_by_force(
+    conn: Connection, queue: str, make_role: MakeRole, as_role: AsRole
+) -> None:
+    """The role need not be a pgq_writer. Captured tables are released by their owners."""
+    name = make_role("administering", "pgq_reader")
+    caller = as_role(name)
+    with ops.refused("42501", "may not administer") as refusal:
+        caller.execute("select pgq.drop_queue(%s, true)", [queue])
+    assert "restricted" not in str(refusal.value.diag.message_hint)
+    conn.execute("select pgq.grant_queue(%s, '{admin}', %s)", [queue, name])
+    conn.execute("create table kept (id int primary key)")
+    conn.execute("select pgq.capture_table('kept', %s)", [queue])
+    with ops.refused("PQ007", "kept of postgres"):
+        caller.execute("select pgq.drop_queue(%s, true)", [queue])
+    conn.execute("select pgq.release_table('kept')")
+    caller.execute("select pgq.drop_queue(%s, true)", [queue])
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,21 @@ def test_a_guarded_queue_gives_the_same_ids(conn: Connection, engine: sa.Engine)
     assert rows == [(event.ev_id, event.ev_data) for event in events]
 
 
+def test_an_event_is_added_again_after_a_rollback(conn: Connection, engine: sa.Engine) -> None:
+    """As by a unit of work that is run again."""
+    placed = OrderPlaced({"n": 1})
+    with Session(engine) as session:
+        session.add(placed)
+        session.flush()
+        first = placed.ev_id
+        session.rollback()
+        session.add(placed)
+        session.flush()
+        assert placed.ev_id > first
+        session.commit()
+    assert delivered(conn) == [("order.placed", '{"n":1}')]
+
+
 @dataclass
 class Line:
     item: str
