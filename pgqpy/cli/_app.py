@@ -9,6 +9,7 @@ import click
 
 from pgqpy import telemetry
 from pgqpy.cli._base.command import Program, Settings
+from pgqpy.cli._base.errors import CliError
 
 #: Where the commands are, and the first lines of their help: to list them imports none.
 COMMANDS = {
@@ -93,4 +94,7 @@ def main(settings: Settings, dsn: str | None, debug: bool) -> None:
     settings.dsn_argument = dsn
     settings.debug = debug
     if wanted := os.environ.get("PGQPY_TELEMETRY"):
-        telemetry.instrument(each=wanted == "each")
+        try:
+            telemetry.instrument(each=wanted == "each")
+        except ImportError as error:
+            raise CliError(f"PGQPY_TELEMETRY is set, and {error}") from None

@@ -8,13 +8,13 @@ from pgqpy.telemetry import _spans as spans
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from pgqpy.event import Event
     from pgqpy.tasks import Task
 
-__all__ = ["context_of", "headers", "instrument", "uninstrument"]
+__all__ = ["context_of", "headers", "instrument", "meter", "uninstrument"]
 
 
 def instrument(
@@ -40,6 +40,11 @@ def instrument(
 def uninstrument() -> None:
     """Switch it off."""
     spans.active = None
+
+
+def meter() -> Meter | None:
+    """Return the meter of pgqpy's metrics; None if telemetry is off."""
+    return None if spans.active is None else spans.active.meter
 
 
 def headers(item: Event | Task | None = None) -> dict[str, str]:

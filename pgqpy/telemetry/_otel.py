@@ -57,7 +57,7 @@ class Spans:
         #: Whether there is a provider: that of the API does nothing.
         self.measures = not type(provider).__module__.startswith("opentelemetry.metrics")
         self.tracer = trace.get_tracer("pgqpy", version("pgqpy"), tracers)
-        meter = metrics.get_meter("pgqpy", version("pgqpy"), meters)
+        self.meter = meter = metrics.get_meter("pgqpy", version("pgqpy"), meters)
         operation = meter.create_histogram("messaging.client.operation.duration", "s")
         process = meter.create_histogram("messaging.process.duration", "s")
         sent = meter.create_counter("messaging.client.sent.messages", "{message}")

@@ -17,6 +17,7 @@ from pgqpy._wire.event_data import json_text
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.metrics import Meter
 
 EVENTS = "pgq"
 TASKS = "pgq_task"
@@ -61,6 +62,8 @@ class Current(Protocol):
 
 class Spans(Protocol):
     """What makes spans: of module `_otel`."""
+
+    meter: Meter
 
     def headers(self) -> dict[str, str]: ...
     def text(self) -> str | None: ...

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from pgqpy import telemetry
 from pgqpy_ticker import Config, ConfigError, run
 
 
@@ -16,11 +18,13 @@ def main() -> int:
     parser.add_argument("--config", type=Path, help="TOML file, read again on SIGHUP")
     given = parser.parse_args()
     try:
+        if os.environ.get("PGQPY_TELEMETRY"):
+            telemetry.instrument()
         if given.config is not None:
             run(Config.load(given.config, *given.dsn))
         else:
             run(Config.from_dsns(*given.dsn))
-    except ConfigError as error:
+    except (ConfigError, ImportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from pgqpy import telemetry
 from pgqpy_ticker import logs
 from pgqpy_ticker.config import Config, ConfigError, Database
 from pgqpy_ticker.jobs import cancel
-from pgqpy_ticker.served import Served, State
+from pgqpy_ticker.served import Record, Served, State
 from pgqpy_ticker.systemd import Systemd
 from pgqpy_ticker.web import Endpoint
 from pgqpy_ticker.worker import Worker
@@ -27,6 +28,11 @@ class Daemon:
         self._endpoint: Endpoint | None = None
         self._systemd = Systemd()
         self._log = logs.Log()
+        self._record: Record | None = None
+        if (meter := telemetry.meter()) is not None:
+            from pgqpy_ticker.otel import measure
+
+            self._record = measure(meter, self._served)
 
     def run(self) -> None:
         """Run in the foreground, in the main thread. Returns after a clean stop.
@@ -73,7 +79,7 @@ class Daemon:
             if name in self._workers:
                 self._workers[name][0].served.database = database
             else:
-                worker = Worker(Served(database))
+                worker = Worker(Served(database, record=self._record))
                 self._workers[name] = worker, asyncio.create_task(worker.run(), name=name)
 
     def _served(self) -> list[Served]:

@@ -10,7 +10,8 @@ from pgqpy_ticker.served import Histogram, Served, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_METRICS = {
+#: The kind of each metric, and what it says.
+METRICS = {
     "pgqpy_ticks_total": ("counter", "Ticks made."),
     "pgqpy_ticker_round_seconds": ("histogram", "Duration of one round of ticks over all queues."),
     "pgqpy_ticker_wakes_total": ("counter", "Times a producer woke the ticker."),
@@ -45,14 +46,20 @@ Sample = tuple[str, dict[str, str], float | Histogram]
 
 def page(databases: Iterable[Served]) -> str:
     """Return the page of these databases."""
-    samples: dict[str, list[str]] = defaultdict(list)
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, labels, value in samples(databases):
+        found[name] += _lines(name, labels, value)
+    lines = []
+    for name, (kind, about) in METRICS.items():
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *found[name]]
+    return "\n".join(lines) + "\n"
+
+
+def samples(databases: Iterable[Served]) -> Iterator[Sample]:
+    """Return the samples of these databases."""
     for served in databases:
         for name, labels, value in _samples(served):
-            samples[name] += _lines(name, {"database": served.name, **labels}, value)
-    lines = []
-    for name, (kind, about) in _METRICS.items():
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *samples[name]]
-    return "\n".join(lines) + "\n"
+            yield name, {"database": served.name, **labels}, value
 
 
 def _samples(served: Served) -> Iterator[Sample]:

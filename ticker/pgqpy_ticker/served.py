@@ -7,7 +7,7 @@ import enum
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -20,8 +20,11 @@ Operation: TypeAlias = tuple[str, str | None]
 REFUSED = "pgq.maint_refused"
 """Stands in pgq.maint_operations() for what is not run; its argument says what, and why."""
 
-_ROUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_OPERATIONS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
+Record: TypeAlias = Callable[[str, float, dict[str, str]], None]
+"""Takes a histogram's name, a duration and the labels."""
+
+ROUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+OPERATIONS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
 
 
 class State(enum.Enum):
@@ -139,11 +142,13 @@ class Served:
     moved: int = 0
     """Delayed and retried events that were delivered."""
     errors: Counter[str] = field(default_factory=Counter)
-    rounds: Histogram = field(default_factory=lambda: Histogram(_ROUNDS))
+    rounds: Histogram = field(default_factory=lambda: Histogram(ROUNDS))
     operations: dict[str, Histogram] = field(default_factory=dict)
     maintained: float | None = None
     """The time of the last pass of maintenance without failure, or when the lead began."""
     observation: Observation = NOTHING
+    record: Record | None = None
+    """Is given the durations, too: OpenTelemetry counts them itself."""
 
     @property
     def name(self) -> str:
@@ -217,8 +222,18 @@ class Served:
 
     # Numbers
 
+    def ticked(self, ticks: int, seconds: float) -> None:
+        """Record a round of ticks."""
+        self.ticks += ticks
+        self.rounds.observe(seconds)
+        if self.record is not None:
+            self.record("pgqpy_ticker_round_seconds", seconds, {"database": self.name})
+
     def ran(self, operation: str, seconds: float) -> None:
         """Record a maintenance operation that succeeded."""
         if operation not in self.operations:
-            self.operations[operation] = Histogram(_OPERATIONS)
+            self.operations[operation] = Histogram(OPERATIONS)
         self.operations[operation].observe(seconds)
+        if self.record is not None:
+            labels = {"database": self.name, "operation": operation}
+            self.record("pgqpy_maintenance_seconds", seconds, labels)

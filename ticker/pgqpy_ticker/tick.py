@@ -102,8 +102,7 @@ class Tick:
             self._looked_at_idle = started
             self._quiet = quiet[0], quiet[1]
         self._budget.spend(early, database.tick_spacing)
-        self._served.ticks += ticks
-        self._served.rounds.observe(now - started)
+        self._served.ticked(ticks, now - started)
         self._ticked()
         rest = self._schedule.after_round(
             now,
