@@ -275,7 +275,7 @@ class AsyncInterruptible:
 
 
 class Interruptible:
-    """A block that cannot be interrupted."""
+    """A block that cannot be interrupted: a CancelledError is an error of what is in it."""
 
     interrupted = False
 
@@ -286,7 +286,8 @@ class Interruptible:
         """Do nothing: threads end when they end."""
 
     def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
-        """Do nothing."""
+        if kind is asyncio.CancelledError:
+            raise RuntimeError("it was cancelled by something inside it")
 
 
 class _Threads:
@@ -314,6 +315,12 @@ class _Threads:
             if ended.set_running_or_notify_cancel():
                 try:
                     result = call()
+                except StopIteration as error:
+                    # Futures of asyncio refuse it, and their waiters would wait for ever.
+                    refused = RuntimeError("the call raised StopIteration")
+                    refused.__cause__ = error
+                    ended.set_exception(refused)
+                    del refused
                 except BaseException as error:
                     ended.set_exception(error)
                 else:

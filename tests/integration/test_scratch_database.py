@@ -196,6 +196,22 @@ def test_eager_jobs_run_when_they_are_pushed() -> None:
     assert [task.order_key for task in ran[:4]] == ["2026-05-04"] * 3 + [None]
 
 
+def test_a_job_goes_on_after_one_that_it_has_pushed() -> None:
+    app = TaskApp("mails")
+
+    @app.task
+    def inner() -> None: ...
+
+    @app.task
+    def outer() -> list[str]:
+        inner.push(None)  # type: ignore[call-overload]
+        run_job(inner)
+        return [current_job().task.payload["task"]]
+
+    with eager(app):
+        assert run_job(outer) == ["outer"]
+
+
 def test_one_job_is_run_with_encoded_arguments_and_middleware() -> None:
     app = TaskApp("mails")
     seen: list[object] = []

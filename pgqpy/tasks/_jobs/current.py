@@ -150,7 +150,7 @@ def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: An
     """Run a job's function here; an async one in an event loop of its own."""
     if asyncio.iscoroutinefunction(function):
         return asyncio.run(async_call(job, function, *args, **kwargs))
-    _current.set(job)
+    token = _current.set(job)
     try:
         with ExitStack() as stack:
             for each in job._middleware:
@@ -163,7 +163,7 @@ def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: An
                 stack.enter_context(context)
             return function(*args, **kwargs)
     finally:
-        _current.set(None)
+        _current.reset(token)
 
 
 async def async_call(
@@ -174,7 +174,7 @@ async def async_call(
         return await asyncio.wrap_future(
             in_thread(partial(copy_context().run, call, job, function, *args, **kwargs))
         )
-    _current.set(job)
+    token = _current.set(job)
     running = asyncio.create_task(_inside(job, function, *args, **kwargs))
     loop = asyncio.get_running_loop()
 
@@ -203,7 +203,7 @@ async def async_call(
         raise
     finally:
         job._cancel = None
-        _current.set(None)
+        _current.reset(token)
 
 
 async def _inside(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pgqpy._runtime.acompat import deadline
+from pgqpy._runtime.acompat import Interruptible, deadline
 from pgqpy._runtime.failure import is_outage
 from pgqpy.connection import Connection
 from pgqpy.errors import ConnectionFailed
@@ -87,7 +87,9 @@ class RowHandler(RowOutcomes):
         """Work on rows at once; if that fails their writes are undone, and each is tried alone."""
         try:
             with deadline(self._settings.time_limit):
-                values = self._call(conn, rows)
+                # A handler that raises a CancelledError of its own has failed.
+                with Interruptible():
+                    values = self._call(conn, rows)
                 check_transaction(conn.info)
         except Exception as error:
             self._take_back(conn, error, only)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pgqpy._runtime.acompat import async_deadline
+from pgqpy._runtime.acompat import AsyncInterruptible, async_deadline
 from pgqpy._runtime.failure import is_outage
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConnectionFailed
@@ -84,7 +84,9 @@ class AsyncRowHandler(RowOutcomes):
         """Work on rows at once; if that fails their writes are undone, and each is tried alone."""
         try:
             async with async_deadline(self._settings.time_limit):
-                values = await self._call(conn, rows)
+                # A handler that raises a CancelledError of its own has failed.
+                with AsyncInterruptible():
+                    values = await self._call(conn, rows)
                 check_transaction(conn.info)
         except Exception as error:
             await self._take_back(conn, error, only)

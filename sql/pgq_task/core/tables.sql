@@ -142,8 +142,9 @@ create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) wher
 -- An expression, which the primary key does not have: it seems to be as good, if most tasks have one key, and would be
 -- read as a whole for another key.
 create index task_order_idx on pgq_task.task (queue_id, order_key, (id + 0)) where order_key is not null;
--- An expression, so that no other index is of use.
-create index task_late_idx on pgq_task.task ((queue_id + 0), order_key) where is_late;
+-- Expressions that do not say that the key is not null, so that no other index is of use: task_order_idx has, as a rule,
+-- more tasks of the key than plans expect that were made when there were none.
+create index task_late_idx on pgq_task.task ((queue_id + 0), coalesce(order_key, '')) where is_late;
 
 -- Ids that pgq_task.reserve_ids(1) has returned, and that no task has got yet.
 create table pgq_task.reserved_id (

@@ -112,6 +112,8 @@ begin
         perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
         continue when not found;
         if d.removed is not null then
+            -- If it is requeued, it has the results that there are.
+            update pgq_task.task t set headers = t.headers || jsonb_build_object('results', d.results) where t.id = d.id;
             perform pgq_task._to_error_queue(d.id, format('it comes after %s, which was removed', d.removed));
         else
             perform pgq_task._change_locked(array[d.id], array[jsonb_build_object(

@@ -192,7 +192,7 @@ begin
                        from pgq_task.key_low k
                       where k.queue_id = i_queue_id and k.order_key = i_order_key
                         and not exists (select from pgq_task.task t
-                                         where t.queue_id + 0 = i_queue_id and t.order_key = i_order_key and t.is_late)
+                                         where t.queue_id + 0 = i_queue_id and coalesce(t.order_key, '') = i_order_key and t.is_late)
                       order by k.queue_id desc, k.order_key desc, k.low desc
                       limit 1), -9223372036854775808);
 end;

@@ -101,6 +101,16 @@ def test_steps_after_one_that_was_removed_fail(tasks: Tasks, how: str) -> None:
     assert ops.rows(tasks.conn, "select from pgq_task.flow where flow_ended is not null")
 
 
+def test_a_step_that_is_requeued_after_one_was_removed_gets_the_results_that_there_are(
+    tasks: Tasks,
+) -> None:
+    one, two, both = push(tasks, [], [], [1, 2])
+    tasks.cancel(one)
+    tasks.finish(claimed(tasks)[two], 2)
+    assert tasks.requeue("work.failed") == 1
+    assert claimed(tasks)[both].headers["results"] == [None, 2]
+
+
 def test_a_step_that_was_popped_counts_as_finished(tasks: Tasks) -> None:
     first, _ = push(tasks, [], [1])
     assert tasks.pop("work")[0].id == first

@@ -197,6 +197,22 @@ def test_many_tasks_of_a_key_cost_neither_it_nor_others(conn: Connection) -> Non
     assert not {call: pages for call, pages in read.items() if pages > DEAD / 100}
 
 
+def test_plans_from_before_the_first_task_of_a_key_do_not_walk_along_the_key(
+    conn: Connection,
+) -> None:
+    """Then each of the indexes of keys is one page."""
+    conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
+    task_ops.push_many(conn, QUEUE, DEAD)
+    conn.execute("vacuum (analyze) pgq_task.task")
+    for _ in range(12):
+        task_ops.push(conn, QUEUE, order_key="many")
+    task_ops.push_many(conn, QUEUE, DEAD, key="many")
+    # To make its plan.
+    task_ops.claim(conn, QUEUE)
+    for call in ("push(%(queue)s, '1', order_key => 'many')", "claim(array[%(queue)s], 'w')"):
+        assert pages_read(conn, f"select * from pgq_task.{call}", {"queue": QUEUE}) < DEAD / 100
+
+
 def test_no_statement_on_rows_of_a_table_reads_dead_rows(
     conn: Connection, connect: Connect
 ) -> None:

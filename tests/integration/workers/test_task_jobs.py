@@ -27,7 +27,7 @@ from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
-from tests.fixtures.fix_task_worker import run_until_empty
+from tests.fixtures.fix_task_worker import aside, run_until_empty
 from tests.fixtures.task_ops import task_of
 
 QUEUE = "jobs"
@@ -616,6 +616,23 @@ def test_what_jobs_return_or_raise_decides(
     assert done["result"]["amount"] == "10.50"
     assert ops.statuses(conn)[again] == "scheduled"
     assert [reason for _, reason in buried(conn)] == ["hopeless"]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("error", [StopIteration, asyncio.CancelledError])
+def test_an_odd_error_is_its_jobs_failure_in_either_kind_of_worker(
+    app: TaskApp,
+    conn: Connection,
+    work: Callable[[], None],
+    error: type[BaseException],
+    awaited: bool,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    app.task(aside(fail) if awaited else fail).push(conn)
+    work()
+    assert re.match("StopIteration|RuntimeError: ", buried(conn)[0][1])
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -23,7 +23,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_mail_table import Row, insert, last_error, send, sent, states, work
-from tests.fixtures.fix_task_worker import running
+from tests.fixtures.fix_task_worker import aside, run_until_empty, running
 
 
 @pytest.mark.smoke
@@ -304,6 +304,20 @@ def test_without_triggers_a_worker_looks_from_time_to_time(dsn: str, mail: Conne
         # Earlier than what was found last: the order of the application.
         mail.execute("insert into mail (id, next_attempt) values (2, '2020-01-01')")
         wait_until(lambda: sent(mail) == [1, 1, 2])
+
+
+@pytest.mark.parametrize("kind", [TableWorker, AsyncTableWorker])
+def test_a_handler_that_raises_its_own_cancellation_fails_its_row_only(
+    dsn: str, mail: Connection, kind: Any
+) -> None:
+    def cancelled(_: object, row: Row) -> None:
+        if row["id"] == 1:
+            raise asyncio.CancelledError
+
+    insert(mail, 1, 2)
+    handler = cancelled if kind is TableWorker else aside(cancelled)
+    run_until_empty(kind(dsn, "mail", handler, retry_policy=FixedDelay(3600, attempts=1)))
+    assert states(mail) == {1: ("failed", False, 1), 2: ("succeeded", False, 1)}
 
 
 def test_a_row_that_hangs_fails_after_its_time(dsn: str, mail: Connection) -> None:
