@@ -242,6 +242,25 @@ def deadline(seconds: float | None) -> nullcontext[None]:
     return nullcontext()
 
 
+def async_own_error(error: BaseException) -> Exception:
+    """Return the error of a call; raise a CancelledError again if the current task is cancelled."""
+    if isinstance(error, Exception):
+        return error
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise error
+    return own_error(error)
+
+
+def own_error(error: BaseException) -> Exception:
+    """Return the error of a call; a CancelledError is one of what it has called."""
+    if isinstance(error, Exception):
+        return error
+    cancelled = RuntimeError("it was cancelled by something inside it")
+    cancelled.__cause__ = error
+    return cancelled
+
+
 class AsyncInterruptible:
     """A block that other threads may interrupt: its current wait is cancelled, and it ends."""
 

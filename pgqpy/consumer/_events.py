@@ -12,10 +12,12 @@ savepoint if it fails again. So no event is run more than a few times, however m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from psycopg.pq import TransactionStatus
 
+from pgqpy._runtime.acompat import own_error
 from pgqpy._runtime.batch_connection import savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection import Connection
@@ -73,7 +75,8 @@ class EventByEvent:
         for event in self._batch:
             try:
                 process(event)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as raised:
+                error = own_error(raised)
                 begun = self._status != TransactionStatus.IDLE
                 self._failed_there(event, error, spoiled=begun)
 
@@ -132,11 +135,12 @@ class EventByEvent:
                 for event in events:
                     self._process(event)
                     done += 1
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as raised:
+            error = own_error(raised)
             if self._conn.closed or not self._handles(error):
                 if done < len(events):
                     blame(events[done].id, error)
-                raise
+                raise error  # noqa: B904
             self._batch.retries.forget(event.id for event in events)
             return done, error
         return done, None

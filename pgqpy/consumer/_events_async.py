@@ -9,10 +9,12 @@ savepoint if it fails again. So no event is run more than a few times, however m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from psycopg.pq import TransactionStatus
 
+from pgqpy._runtime.acompat import async_own_error
 from pgqpy._runtime.batch_connection_async import async_savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection_async import AsyncConnection
@@ -72,7 +74,8 @@ class AsyncEventByEvent:
         async for event in self._batch:
             try:
                 await process(event)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as raised:
+                error = async_own_error(raised)
                 begun = self._status != TransactionStatus.IDLE
                 await self._failed_there(event, error, spoiled=begun)
 
@@ -131,11 +134,12 @@ class AsyncEventByEvent:
                 for event in events:
                     await self._process(event)
                     done += 1
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as raised:
+            error = async_own_error(raised)
             if self._conn.closed or not self._handles(error):
                 if done < len(events):
                     blame(events[done].id, error)
-                raise
+                raise error  # noqa: B904
             self._batch.retries.forget(event.id for event in events)
             return done, error
         return done, None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import psycopg
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.acompat import Interruptible, Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.contracts import Contracts
@@ -331,7 +331,9 @@ class Loop:
 
     def _transact(self, conn: BatchConnection, batch: Batch) -> None:
         with conn.batch():
-            self._consumer.process_batch(conn, batch)
+            # A batch that raises a CancelledError of its own has failed.
+            with Interruptible():
+                self._consumer.process_batch(conn, batch)
             if not batch.retries:
                 conn.forgo_transaction()
             batch.finish(conn)

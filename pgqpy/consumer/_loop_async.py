@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import psycopg
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.acompat import AsyncInterruptible, AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.contracts_async import AsyncContracts
@@ -328,7 +328,9 @@ class AsyncLoop:
 
     async def _transact(self, conn: AsyncBatchConnection, batch: AsyncBatch) -> None:
         async with conn.batch():
-            await self._consumer.process_batch(conn, batch)
+            # A batch that raises a CancelledError of its own has failed.
+            with AsyncInterruptible():
+                await self._consumer.process_batch(conn, batch)
             if not batch.retries:
                 await conn.forgo_transaction()
             await batch.finish(conn)

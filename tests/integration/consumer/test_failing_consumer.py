@@ -46,7 +46,7 @@ def fails(*arguments: Any) -> None:
 class Fails:
     """The common failure of all consumers of this module."""
 
-    broken: Exception | None = None
+    broken: BaseException | None = None
     consumer = "picky"
     backoff_first = 0.01
     poll_interval = 0.05
@@ -160,6 +160,43 @@ def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
     Fails.broken = None
     eventually(conn, "select not exists (select from pgq.failing_consumer)")
     assert thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", Kinds, ids=lambda kind: kind.__name__)
+def test_a_cancellation_that_a_handler_raises_is_its_failure(
+    kind: Any, dsn: str, queue: str, conn: Connection, tick: Tick
+) -> None:
+    consumer = made(kind, dsn)
+    for number in range(3):
+        ops.insert(conn, queue, str(number))
+    tick()
+    Fails.broken = asyncio.CancelledError("by a task that it has waited for")
+    with pytest.raises(RuntimeError, match="cancelled by something inside it"):
+        consumer.run_once()
+    Fails.broken = None
+    assert consumer.run_once()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_cancellation_that_an_event_raises_is_for_its_policy(
+    dsn: str, queue: str, conn: Connection, tick: Tick, concurrency: int
+) -> None:
+    class Policy(AsyncConsumer):
+        consumer = "picky"
+        retry_policy = FixedDelay(0, attempts=1)
+
+        async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+            if event.data == "1":
+                raise asyncio.CancelledError
+
+    consumer = Policy(dsn, queue=queue)
+    consumer.concurrency = concurrency
+    asyncio.run(consumer.run(until_empty=True))
+    for number in range(3):
+        ops.insert(conn, queue, str(number))
+    tick()
+    asyncio.run(consumer.run(until_empty=True))
+    assert conn.execute("select ev_data from pgq.dead_letter").fetchall() == [("1",)]
 
 
 def test_asyncio_with_several_events_at_once_names_the_one_that_raised(
