@@ -95,6 +95,7 @@ def consumer(look: Look) -> dict[str, Any]:
             "resize": RESIZE,
         }.items()
     }
+    members = [each for each in status.consumers if _is(each, queue, name, group)]
     values: dict[str, Any] = {
         "queue": status,
         "name": name,
@@ -102,9 +103,8 @@ def consumer(look: Look) -> dict[str, Any]:
         "group": group,
         "partitions": [],
         "parked": [],
-        "paused": next(
-            (each.paused for each in status.consumers if _is(each, queue, name, group)), None
-        ),
+        "paused": next((each.paused for each in members), None),
+        "failing": [each for each in members if each.failing],
         "place": None,
         "sessions": [],
         "to": look.query.get("to", ""),

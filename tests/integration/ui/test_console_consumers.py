@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import pgqpy
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, Client, Console, get, post
@@ -51,13 +52,34 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     shown = get(client, page)
     assert "% of the time that is kept has been read" in shown
     assert "What it has not read" in shown
-    batch = Admin(conn).next_batch(queue, "billing")
-    conn.execute("select pgq.note_failure(%s, 'no <b>such</b> order')", [batch])
-    shown = get(client, page)
-    assert "has failed 1 time" in shown
-    assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
         get(client, wrong, status=404)
+
+
+@pytest.mark.parametrize("kind", [pgqpy.Consumer, pgqpy.GroupConsumer])
+def test_a_consumer_that_fails_is_shown_with_error_and_traceback(
+    conn: Connection, dsn: str, queue: str, client: Client, kind: type[pgqpy.Consumer]
+) -> None:
+    class Billing(kind):  # type: ignore[valid-type, misc]
+        consumer = "billing"
+        partitions, key = 1, "ev_type"
+
+        def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+            raise ValueError("no <b>such</b> order")
+
+    failing = Billing(dsn, queue=queue)
+    failing.run(until_empty=True)
+    ops.insert_ticked(conn, queue, "a")
+    with pytest.raises(ValueError, match="such"):
+        failing.run_once()
+    shown = get(client, f"/consumer?queue={queue}&name=billing")
+    assert "has failed 1 time" in shown
+    error = "ValueError: no &lt;b&gt;such&lt;/b&gt; order</bdi></pre>"
+    assert shown.count(error) == 2
+    before, _, traceback = shown.partition("<details><summary>Traceback</summary>")
+    assert error in before
+    assert "in process_batch\n    raise ValueError(&#34;no &lt;b&gt;such" in traceback
+    assert "<b>such" not in shown
 
 
 def test_what_a_consumer_has_not_read_is_what_it_will_get(
