@@ -108,13 +108,36 @@ def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
 ) -> None:
     assert "No session has its name" in get(client, page)
     idle = connect(application_name="pgqpy billing")
+    connect(application_name="pgqpy billing 2")
+    connect(application_name="pgqpy billing2 0.1.0")
     told = f"is connected: session {idle.info.backend_pid} of role"
-    assert told in get(client, page)
+    assert get(client, page).count("is connected: session") == 1
     batch = Admin(conn).next_batch(queue, "billing")
     busy = connect(application_name=f"pgqpy batch {batch}, 2 s: billing")
     shown = get(client, page)
     assert f"Batch {batch} is with process {busy.info.backend_pid} of role" in shown
     assert told in shown
+
+
+@pytest.mark.parametrize("name", ["billing", "b" * 63])
+def test_the_session_of_a_consumer_that_runs_is_shown_with_its_version_if_the_name_has_room(
+    conn: Connection, dsn: str, queue: str, client: Client, name: str
+) -> None:
+    shown = []
+
+    class Billing(pgqpy.Consumer):
+        consumer = name
+
+        def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+            page = get(client, f"/consumer?queue={queue}&name={name}")
+            shown.append(page.partition(f"session {conn.info.backend_pid} of role")[2])
+
+    consumer = Billing(dsn, queue=queue)
+    consumer.register()
+    ops.insert_ticked(conn, queue, "a")
+    assert consumer.run_once()
+    version = f", pgqpy {pgqpy.__version__}, since" if name == "billing" else "</bdi>, since"
+    assert version in shown[0].partition("</p>")[0]
 
 
 def test_a_consumer_is_moved_after_a_preview(
