@@ -10,6 +10,7 @@ Producing, consuming and administering, each for sync and for asyncio::
 from psycopg import IsolationLevel
 
 from pgqpy import errors
+from pgqpy._runtime.version import __version__ as __version__
 from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.admin_async import AsyncAdmin, AsyncGroupAdmin
 from pgqpy.connection import Connection, connect
@@ -54,8 +55,6 @@ from pgqpy.producer import Producer
 from pgqpy.producer_async import AsyncProducer
 from pgqpy.retry import DeadLetter, ExponentialBackoff, FixedDelay, Retry, RetryPolicy
 from pgqpy.shards import AsyncShardedConsumer, Shard, ShardedConsumer, ShardMap
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Admin",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pgqpy._runtime.failure import MAX_TRACEBACK, delay_of, storable
+from pgqpy._runtime.failure import delay_of, storable, traceback_of
 from pgqpy._wire.cloud_event import JSON, cloud_event, http_request, kept_attributes
 from pgqpy._wire.event_data import json_text
 from pgqpy._wire.row_format import decode_json, decode_row, is_json, operation_and_key
@@ -300,8 +299,7 @@ class Retries:
         """Add a dead letter, with the traceback of an error; the last call wins."""
         where = None
         if error is not None:
-            # With causes and groups; the most important part is at the end.
-            text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+            text = traceback_of(error)
             where = self._tracebacks.setdefault(text, text)
         self.forget([event_id])
         self._letters[event_id] = (reason[:MAX_REASON], where)

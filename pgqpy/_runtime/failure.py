@@ -66,11 +66,10 @@ class Failure:
         return self.error
 
     def described(self) -> str:
-        """Return the reason and the traceback, whose end is most informative."""
+        """Return the reason and the traceback."""
         if self.cause is None:
             return self.reason
-        text = "".join(traceback.format_exception(self.cause)).rstrip()
-        return f"{self.reason}\n\n{text[-MAX_TRACEBACK:]}"
+        return f"{self.reason}\n\n{traceback_of(self.cause)}"
 
     def log(
         self,
@@ -154,6 +153,11 @@ def delay_of(value: float | timedelta, what: str = "the delay to retry after") -
     if not timedelta() <= delay <= _LONGEST:
         raise ValueError(f"{what} is negative, or more than a hundred years")
     return delay
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback, with causes and groups; of a long one the end, which tells most."""
+    return "".join(traceback.format_exception(error)).rstrip()[-MAX_TRACEBACK:]
 
 
 def soon(pause: float) -> str:

@@ -18,7 +18,7 @@ from pgqpy._runtime.acompat import Interruptible, Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.contracts import Contracts
-from pgqpy._runtime.failure import blamed, soon, storable
+from pgqpy._runtime.failure import blamed, soon, storable, traceback_of
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
@@ -402,8 +402,8 @@ class Loop:
         try:
             conn = self._session.working()
             encoding = conn.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
+            text = f"{in_short(error)[:_MOST_OF_AN_ERROR]}\n\n{traceback_of(error)}"
+            conn.execute(_NOTE_FAILURE, (batch.id, storable(text, encoding), blamed(error)))
         except (psycopg.Error, PgqError) as impossible:
             # The role lacks the right, or the queue is one of PgQ itself.
             logger.debug(

@@ -15,7 +15,7 @@ from pgqpy._runtime.acompat import AsyncInterruptible, AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.contracts_async import AsyncContracts
-from pgqpy._runtime.failure import blamed, soon, storable
+from pgqpy._runtime.failure import blamed, soon, storable, traceback_of
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
@@ -399,8 +399,8 @@ class AsyncLoop:
         try:
             conn = await self._session.working()
             encoding = conn.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            await conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
+            text = f"{in_short(error)[:_MOST_OF_AN_ERROR]}\n\n{traceback_of(error)}"
+            await conn.execute(_NOTE_FAILURE, (batch.id, storable(text, encoding), blamed(error)))
         except (psycopg.Error, PgqError) as impossible:
             # The role lacks the right, or the queue is one of PgQ itself.
             logger.debug(

@@ -39,6 +39,7 @@ from pgqpy.consumer._events import EventByEvent
 from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer._standby import Standby
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.progress import session_name
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
@@ -377,7 +378,7 @@ class Consumer(Stoppable):
             session = Session(
                 self.dsn,
                 Subscription(self.listen_dsn, self.queue) if self.listen else None,
-                application_name=f"pgqpy {self.consumer}"[:63],
+                application_name=session_name(self.consumer),
                 prepare_threshold=self.prepare_threshold,
                 isolation_level=self.isolation_level,
             )

@@ -36,6 +36,7 @@ from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
 from pgqpy.consumer._standby_async import AsyncStandby
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.progress import session_name
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
 from pgqpy.log import logger
@@ -378,7 +379,7 @@ class AsyncConsumer(AsyncStoppable):
             session = AsyncSession(
                 self.dsn,
                 AsyncSubscription(self.listen_dsn, self.queue) if self.listen else None,
-                application_name=f"pgqpy {self.consumer}"[:63],
+                application_name=session_name(self.consumer),
                 prepare_threshold=self.prepare_threshold,
                 isolation_level=self.isolation_level,
             )

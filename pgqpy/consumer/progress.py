@@ -11,10 +11,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
+from pgqpy._runtime.version import __version__
+
 # Any session can give itself any name: numbers that are too long are none of ours.
 _NAME = re.compile(
     r"pgqpy batch ([0-9]{1,19}), ([0-9]{1,9}) s(?:, ([0-9]{1,9})/([0-9]{1,9}) tasks)?:"
 )
+
+
+def session_name(consumer: str) -> str:
+    """Return the name of a consumer's sessions, with the version of pgqpy if there is room."""
+    name = f"pgqpy {consumer}"
+    versioned = f"{name} {__version__}"
+    return versioned if len(versioned.encode()) <= 63 else name[:63]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,8 @@ select tf_operation as operation, nullif(tf_argument, '') as argument, tf_error 
 """
 
 FAILING = """
-select queue_name as queue, consumer_name as consumer, batch_id, event_id, error, attempts,
-       greatest(now() - failing_since, interval '0') as age,
+select queue_name as queue, consumer_name as consumer, batch_id, event_id, error, traceback,
+       attempts, greatest(now() - failing_since, interval '0') as age,
        greatest(now() - last_attempt, interval '0') as last_attempt
   from pgq.failing_consumer
 """
@@ -241,6 +241,7 @@ class Failing:
     batch_id: int
     event_id: int | None
     error: str
+    traceback: str | None
     attempts: int
     age: timedelta
     last_attempt: timedelta

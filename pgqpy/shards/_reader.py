@@ -19,6 +19,7 @@ from pgqpy._runtime.stoppable import Stopped
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import Consumer, CoopConsumer, GroupConsumer
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
 from pgqpy.shards._lock import LOCK
@@ -206,7 +207,7 @@ class Reader:
             self._waker.wait(rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
         ((self.claimed,),) = fetch(conn, _CLAIM, [LOCK, names])
-        name = f"pgqpy {consumer.consumer}"
+        name = session_name(consumer.consumer)
         if not self.claimed:
             name = f"{_waits(consumer)} {self._readers.claimed}"
         fetch(conn, _NAME, [name[:63]])

@@ -16,6 +16,7 @@ from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import AsyncConsumer, AsyncCoopConsumer, AsyncGroupConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
 from pgqpy.shards._lock import LOCK
@@ -205,7 +206,7 @@ class AsyncReader:
             await self._waker.wait(rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
         ((self.claimed,),) = await async_fetch(conn, _CLAIM, [LOCK, names])
-        name = f"pgqpy {consumer.consumer}"
+        name = session_name(consumer.consumer)
         if not self.claimed:
             name = f"{_waits(consumer)} {self._readers.claimed}"
         await async_fetch(conn, _NAME, [name[:63]])

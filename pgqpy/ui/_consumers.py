@@ -39,13 +39,17 @@ select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time
  where q.queue_name = %s
 """
 # What a role sees of the sessions of others is PostgreSQL's decision. Between two batches a
-# session is named after the consumer only, whichever its queue is.
-SESSIONS = """
+# session is named after the consumer only, whichever its queue is, with a version at the end.
+SESSIONS = r"""
 select pid, usename::text as role, host(client_addr) as host, backend_start as since,
-       application_name like 'pgqpy batch %%' as has_batch
+       application_name like 'pgqpy batch %%' as has_batch,
+       substring(rest, '^ (.+)$') as version
   from pg_catalog.pg_stat_activity
- where application_name like 'pgqpy batch ' || %s || ',%%'
-    or datname = current_database() and application_name = left('pgqpy ' || %s, 63)
+  left join lateral (
+       select substr(application_name, length(%(name)s) + 1) as rest
+        where starts_with(application_name, left(%(name)s, 63))) r on rest ~ '^( \d+\.\S+)?$'
+ where application_name like 'pgqpy batch ' || %(batch)s || ',%%'
+    or datname = current_database() and rest is not null
  order by has_batch desc, since
  limit 20
 """
@@ -95,6 +99,7 @@ def consumer(look: Look) -> dict[str, Any]:
             "resize": RESIZE,
         }.items()
     }
+    members = [each for each in status.consumers if _is(each, queue, name, group)]
     values: dict[str, Any] = {
         "queue": status,
         "name": name,
@@ -102,9 +107,8 @@ def consumer(look: Look) -> dict[str, Any]:
         "group": group,
         "partitions": [],
         "parked": [],
-        "paused": next(
-            (each.paused for each in status.consumers if _is(each, queue, name, group)), None
-        ),
+        "paused": next((each.paused for each in members), None),
+        "failing": [each for each in members if each.failing],
         "place": None,
         "sessions": [],
         "to": look.query.get("to", ""),
@@ -120,8 +124,8 @@ def consumer(look: Look) -> dict[str, Any]:
         assert itself is not None
         with look.visit.conn.cursor(row_factory=dict_row) as cursor:
             values["place"] = cursor.execute(PLACES, [itself.last_tick, queue]).fetchone()
-            batch = str(itself.current_batch or "none")
-            values["sessions"] = cursor.execute(SESSIONS, [batch, name]).fetchall()
+            named = {"name": f"pgqpy {name}", "batch": str(itself.current_batch or "none")}
+            values["sessions"] = cursor.execute(SESSIONS, named).fetchall()
         if values["to"]:
             # Not while the page is only kept up to date.
             values["preview"] = partial(_preview, look, queue, itself, values["to"])

@@ -179,7 +179,7 @@ def test_a_batch_is_watched_and_told_to_stop(
     # Nothing is held while Spark computes.
     assert conn.execute(
         "select distinct backend_xmin, backend_xid from pg_stat_activity"
-        " where application_name ~ '^pgqpy .*effects$'"
+        " where application_name ~ '^pgqpy .*effects( [0-9.]+)?$'"
     ).fetchall() == [(None, None)]
 
     # The line is drawn a moment after the session has its name.

@@ -216,7 +216,8 @@ def test_what_the_ticker_cannot_do_is_an_alert_with_its_error() -> None:
 
 
 FAILING = Failing(
-    "flights", "counter", 7, 1234, "ZeroDivisionError: no", 3, timedelta(minutes=2), timedelta(0)
+    *("flights", "counter", 7, 1234, "ZeroDivisionError: no", None, 3),
+    *(timedelta(minutes=2), timedelta(0)),
 )
 
 

@@ -5,7 +5,7 @@ as $$
 -- Notes that an open batch has failed, for pgq.failing_consumer. Call it after the transaction that failed. It does
 -- nothing if the batch is not open. When the batch ends, the note is void.
 -- Parameters:
---      i_error     - the error, of which 1,000 characters are kept
+--      i_error     - the error and, after an empty line, its traceback; of both together 10,000 characters are kept
 --      i_event_id  - the event that raised the error, if known
 declare
     reg     constant int4 := pgq._find_batch(i_batch_id);
@@ -15,7 +15,7 @@ begin
     end if;
     perform pgq._require_consumer(reg_id, reg_roles) from pgq.registration where reg_id = reg and reg_roles is not null;
     insert into pgq.consumer_failure as known (cf_registration, cf_batch, cf_event, cf_error, cf_attempts)
-    values (reg, i_batch_id, i_event_id, coalesce(left(i_error, 1000), '?'), 1)
+    values (reg, i_batch_id, i_event_id, coalesce(left(i_error, 10000), '?'), 1)
         on conflict (cf_registration) do update
        set cf_batch = excluded.cf_batch,
            cf_event = excluded.cf_event,

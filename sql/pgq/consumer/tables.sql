@@ -57,6 +57,7 @@ create table pgq.consumer_failure (
     cf_batch        bigint          not null,
     -- the event that raised the error, if known
     cf_event        bigint,
+    -- with the traceback, if known, after an empty line
     cf_error        text            not null,
     cf_attempts     int4            not null,
     -- the first and the last attempt that failed

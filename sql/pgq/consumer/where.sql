@@ -266,7 +266,7 @@ state as (
                                                        coalesce(f.tick_event_seq, newest.tick_event_seq)) end as events,
            case f.rank when 2 then coalesce(f.nr, newest.nr) - here.nr end as ticks,
            case f.rank when 1 then f.sub_batch end as batch_id,
-           case when f.rank = 1 then (select cf_error from pgq.consumer_failure where cf_registration = f.reg_id and cf_batch = f.sub_batch)
+           case when f.rank = 1 then (select split_part(cf_error, E'\n\n', 1) from pgq.consumer_failure where cf_registration = f.reg_id and cf_batch = f.sub_batch)
                 when f.rank = 2 and f.ev_owner is not null and f.retry = 0 then 'replayed' end as reason
       from found f
       left join tick here on here.tick_id = f.sub_last_tick

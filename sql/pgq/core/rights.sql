@@ -591,7 +591,9 @@ select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
 
 create or replace view pgq.failing_consumer with (security_barrier) as
 select q.queue_name, c.co_name as consumer_name, f.cf_batch as batch_id, pgq._shown(f.cf_event) as event_id,
-       pgq._shown(f.cf_error) as error, f.cf_attempts as attempts, f.cf_since as failing_since, f.cf_last as last_attempt
+       pgq._shown(split_part(f.cf_error, E'\n\n', 1)) as error, f.cf_attempts as attempts,
+       f.cf_since as failing_since, f.cf_last as last_attempt,
+       pgq._shown(substr(f.cf_error, nullif(strpos(f.cf_error, E'\n\n'), 0) + 2)) as traceback
   from pgq.consumer_failure f
   join pgq.registration r on r.reg_id = f.cf_registration
   join pgq.subscription s on s.sub_queue = r.sub_queue and s.sub_consumer = r.sub_consumer and s.sub_batch = f.cf_batch

@@ -32,7 +32,7 @@ from tests.fixtures.fix_ticker import eventually
 
 NOTED = """
 select queue_name, consumer_name, batch_id, event_id, error, attempts,
-       last_attempt >= failing_since
+       last_attempt >= failing_since, traceback
   from pgq.failing_consumer
 """
 
@@ -40,7 +40,8 @@ select queue_name, consumer_name, batch_id, event_id, error, attempts,
 def fails(*arguments: Any) -> None:
     """Process an event or batch: raises an error while the consumer is broken."""
     if Fails.broken:
-        raise Fails.broken
+        # A new one: each raise adds to the traceback of the same one.
+        raise type(Fails.broken)(*Fails.broken.args)
 
 
 class Fails:
@@ -142,12 +143,15 @@ def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
     caplog.set_level(logging.ERROR, "pgqpy")
     thread = background(consumer)
     eventually(conn, "select attempts >= 3 from pgq.failing_consumer")
-    [(noted, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
+    [(noted, name, batch, event, error, _, in_order, where)] = conn.execute(NOTED).fetchall()
     assert noted == queue
     assert name == {Coop: "picky.worker", Group: "picky#0"}.get(kind, "picky")
     assert event == {Whole: None, InPieces: events[2]}.get(kind, events[0])
     assert error == "ZeroDivisionError: no \\x00 such \N{SNOWMAN} thing"
     assert in_order
+    assert where.startswith("Traceback (most recent call last):\n")
+    assert "in fails\n    raise type(Fails.broken)" in where
+    assert where.endswith(error)
     at = "" if kind is Whole else f" at event {event}"
     line = f"batch {batch} of consumer picky on queue {queue} failed{at} and was rolled back"
     assert line in caplog.text
@@ -155,7 +159,7 @@ def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
         each for each in cli.json("status")["queues"][0]["consumers"] if each["consumer"] == name
     ]
     assert shown["state"] == "failing"
-    assert shown["failing"]["error"] == error
+    assert (shown["failing"]["error"], shown["failing"]["traceback"]) == (error, where)
     assert f"fails in batch {batch}{at}, " in cli.ok("status").replace("\n  ", " ")
     Fails.broken = None
     eventually(conn, "select not exists (select from pgq.failing_consumer)")
@@ -302,7 +306,8 @@ def test_only_readers_note_and_only_of_open_batches_and_little(
                 conn.execute("delete from pgq.consumer_failure")
     conn.execute("reset role")
     noted = conn.execute("select cf_batch, length(cf_error) from pgq.consumer_failure").fetchall()
-    assert noted == [(batch, 1000)]
+    assert noted == [(batch, 10_000)]
+    assert [row[7] for row in conn.execute(NOTED)] == [None]
     # A later batch of the same consumer, that the first note is not about.
     conn.execute("select pgq.finish_batch(%s)", [batch])
     conn.execute("select pgq.note_failure(%s, 'late')", [batch])

@@ -157,7 +157,7 @@ class Keeping(Reading):
         self.rows = conn.execute(batch.sql).fetchall()
         ((self.connections,),) = conn.execute(
             "select count(*) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'pgqpy reader'"
+            " where datname = current_database() and starts_with(application_name, 'pgqpy reader ')"
         ).fetchall()
         for event in batch:
             if not event.retry_count:

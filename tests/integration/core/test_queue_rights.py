@@ -271,7 +271,7 @@ def named(conn: Connection, roles: list[str]) -> dict[str, object]:
     dead: LiteralString = "select pgq.event_dead_letter(%s, %s, 'a private reason')"
     conn.execute(dead, [batch, ids["event"]])
     ids["letter"] = ops.value(conn, "select dl_id from pgq.dead_letter")
-    conn.execute("select pgq.note_failure(%s, 'a private error')", [batch])
+    conn.execute("select pgq.note_failure(%s, e'a private error\\n\\na private place')", [batch])
     conn.execute("select pgq.event_retry(%s, %s, 3600)", [batch, ids["event"]])
     ids["member"] = ops.value(conn, "select member_id from pgq.join_group(%s, 'c', 'w')", Q)
     opened = "select batch_id, generation from pgq.next_group_batch(%s, null)"
@@ -508,7 +508,7 @@ def test_explain_tells_no_content_of_what_is_hidden(
     conn.execute("update pgq._parked_key set parked_key = 'right'")
     conn.execute("update pgq._parked_event set ev_type = 'right'")
     conn.execute("update pgq.event set ev_type = 'right'")
-    conn.execute("update pgq.consumer_failure set cf_error = 'right'")
+    conn.execute("update pgq.consumer_failure set cf_error = e'right\\n\\nright'")
     conn.execute("analyze")
     for name in ("reader", "elsewhere", "consumes_other"):
         session = session_of(name)
@@ -520,6 +520,7 @@ def test_explain_tells_no_content_of_what_is_hidden(
                 ("pgq.parked_key", "parked_key"),
                 ("pgq.parked_event", "ev_type"),
                 ("pgq.failing_consumer", "error"),
+                ("pgq.failing_consumer", "traceback"),
                 ("pgq_task.tasks", "order_key"),
                 ("pgq_task.tasks", "unique_key"),
             ):

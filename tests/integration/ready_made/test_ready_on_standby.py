@@ -53,7 +53,7 @@ def test_a_mover_copies_what_the_standby_has_replayed_and_nothing_of_the_primary
             target=cli.ok, args=("run", "queue_mover", file, "--until-empty")
         )
         running.start()
-        asked = "select true from pg_stat_activity where application_name = 'pgqpy queue_mover'"
+        asked = "select from pg_stat_activity where application_name like 'pgqpy queue_mover %'"
         wait_until(lambda: bool(hot_pair.there.execute(asked).fetchall()))
         assert moved() == []
         hot_pair.resume()

@@ -258,7 +258,7 @@ def test_spark_gets_nothing_until_enough_has_gathered(
         [(time,)] = conn.execute("select clock_timestamp()")
         eventually(
             conn,
-            "select count(*) > 0 from pg_stat_activity where application_name = 'pgqpy spark'"
+            "select count(*) > 0 from pg_stat_activity where application_name like 'pgqpy spark %%'"
             " and query_start > %s and state = 'idle' and query ~ 'sub_batch is not null'",
             time,
         )

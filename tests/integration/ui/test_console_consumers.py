@@ -7,6 +7,7 @@ from datetime import UTC
 
 import pytest
 
+import pgqpy
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, Client, Console, get, post
@@ -52,13 +53,34 @@ def test_a_consumer_is_shown_with_what_it_has_not_read(
     shown = get(client, page)
     assert "% of the time that is kept has been read" in shown
     assert "What it has not read" in shown
-    batch = Admin(conn).next_batch(queue, "billing")
-    conn.execute("select pgq.note_failure(%s, 'no <b>such</b> order')", [batch])
-    shown = get(client, page)
-    assert "has failed 1 time" in shown
-    assert "no &lt;b&gt;such&lt;/b&gt; order" in shown
     for wrong in (f"/consumer?queue={queue}&name=x", "/consumer?queue=x&name=billing"):
         get(client, wrong, status=404)
+
+
+@pytest.mark.parametrize("kind", [pgqpy.Consumer, pgqpy.GroupConsumer])
+def test_a_consumer_that_fails_is_shown_with_error_and_traceback(
+    conn: Connection, dsn: str, queue: str, client: Client, kind: type[pgqpy.Consumer]
+) -> None:
+    class Billing(kind):  # type: ignore[valid-type, misc]
+        consumer = "billing"
+        partitions, key = 1, "ev_type"
+
+        def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+            raise ValueError("no <b>such</b> order")
+
+    failing = Billing(dsn, queue=queue)
+    failing.run(until_empty=True)
+    ops.insert_ticked(conn, queue, "a")
+    with pytest.raises(ValueError, match="such"):
+        failing.run_once()
+    shown = get(client, f"/consumer?queue={queue}&name=billing")
+    assert "has failed 1 time" in shown
+    error = "ValueError: no &lt;b&gt;such&lt;/b&gt; order</bdi></pre>"
+    assert shown.count(error) == 2
+    before, _, traceback = shown.partition("<details><summary>Traceback</summary>")
+    assert error in before
+    assert "in process_batch\n    raise ValueError(&#34;no &lt;b&gt;such" in traceback
+    assert "<b>such" not in shown
 
 
 def test_what_a_consumer_has_not_read_is_what_it_will_get(
@@ -87,13 +109,36 @@ def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
 ) -> None:
     assert "No session has its name" in get(client, page)
     idle = connect(application_name="pgqpy billing")
+    connect(application_name="pgqpy billing 2")
+    connect(application_name="pgqpy billing2 0.1.0")
     told = f"is connected: session {idle.info.backend_pid} of role"
-    assert told in get(client, page)
+    assert get(client, page).count("is connected: session") == 1
     batch = Admin(conn).next_batch(queue, "billing")
     busy = connect(application_name=f"pgqpy batch {batch}, 2 s: billing")
     shown = get(client, page)
     assert f"Batch {batch} is with process {busy.info.backend_pid} of role" in shown
     assert told in shown
+
+
+@pytest.mark.parametrize("name", ["billing", "b" * 63])
+def test_the_session_of_a_consumer_that_runs_is_shown_with_its_version_if_the_name_has_room(
+    conn: Connection, dsn: str, queue: str, client: Client, name: str
+) -> None:
+    shown = []
+
+    class Billing(pgqpy.Consumer):
+        consumer = name
+
+        def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+            page = get(client, f"/consumer?queue={queue}&name={name}")
+            shown.append(page.partition(f"session {conn.info.backend_pid} of role")[2])
+
+    consumer = Billing(dsn, queue=queue)
+    consumer.register()
+    ops.insert_ticked(conn, queue, "a")
+    assert consumer.run_once()
+    version = f", pgqpy {pgqpy.__version__}, since" if name == "billing" else "</bdi>, since"
+    assert version in shown[0].partition("</p>")[0]
 
 
 def test_a_consumer_is_moved_after_a_preview(
