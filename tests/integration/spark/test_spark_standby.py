@@ -91,7 +91,9 @@ def test_a_consumer_and_an_archive_read_on_the_standby_and_leave_the_primary_alo
     ops.tick(hot_pair.conn, "s")
     counting = threading.Thread(target=counter.run_once)
     counting.start()
-    asked = "select count(*) from pg_stat_activity where application_name like 'pgqpy count %'"
+    asked = (
+        "select count(*) from pg_stat_activity where starts_with(application_name, 'pgqpy count ')"
+    )
     wait_until(lambda: ops.value(hot_pair.there, asked))
     assert found == []
     hot_pair.resume()
