@@ -111,6 +111,7 @@ def test_command_is_installed(empty_environment: Path, tmp_path: Path) -> None:
 PROMISED = {
     "pgqpy.embedded": "embedded",
     "pgqpy.telemetry._otel": "otel",
+    "pgqpy_ticker.otel": "otel",
     **dict.fromkeys(
         [
             "pgqpy.tasks._jobs.app",
