@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
+from pgqpy._runtime.acompat import async_own_error
 from pgqpy._runtime.batch_connection_async import async_savepoint
 from pgqpy._runtime.checks import COUNT, Kind
 from pgqpy.connection_async import AsyncConnection
@@ -87,8 +88,9 @@ class AsyncConcurrentEvents:
         _turn.set(turn)
         try:
             async with turn:
-                await _uncancelled(process(event))
-        except Exception as error:
+                await process(event)
+        except (Exception, asyncio.CancelledError) as raised:
+            error = async_own_error(raised)
             await failed(event, error, spoiled=turn.begun and not self._savepoints)
 
 
@@ -147,17 +149,6 @@ class _TurnLock(asyncio.Lock):
         if turn is not None:
             await turn.begin()
         return await super().acquire()
-
-
-async def _uncancelled(process: Awaitable[None]) -> None:
-    """Run an event; a cancelled task counts as done, so if it was not cancelled here, it failed."""
-    try:
-        await process
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise RuntimeError("process_event was cancelled by something inside it") from error
 
 
 class AsyncKeyOrder:

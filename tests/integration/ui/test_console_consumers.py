@@ -101,7 +101,7 @@ def test_what_a_consumer_has_not_read_is_what_it_will_get(
     assert re.findall(r";id=(\d+)", shown) == [str(number)]
     assert "1 event, the first that billing has not read" in shown
     assert "No such events" in get(client, f"{unread}&type=other")
-    get(client, f"/events?name={queue}&unread=nobody", status=404)
+    get(client, f"/events?name={queue}&unread=unknown", status=404)
 
 
 def test_the_sessions_of_a_consumer_are_shown_with_and_without_a_batch(
