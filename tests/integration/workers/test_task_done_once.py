@@ -113,7 +113,7 @@ def test_a_task_whose_result_is_no_json_is_finished_without_it(
         run_until_empty(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
         assert sorted(done) == sorted(RETURNS)
         assert tasks.list() == []
-        assert sum("is finished, but" in each.message for each in caplog.records) == len(RETURNS)
+        assert sum("is finished, but" in each for each in caplog.messages) == len(RETURNS)
     found = history(tasks)
     assert [(result, attempts) for result, _, attempts in found] == [(None, 1)] * len(RETURNS)
     assert all(error.startswith("the result is not kept: ") for _, error, _ in found)

@@ -289,13 +289,8 @@ class Mute(Exception):
 
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch", "asyncio"])
 def test_what_a_handler_raises_is_its_tasks_failure(
-    dsn: str, conn: Connection, tasks: Tasks, way: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, conn: Connection, tasks: Tasks, way: str
 ) -> None:
-    # Spark's loggers, if there are any in this process, have made pytest's handlers format in
-    # their way, which cannot tell everything.
-    for handler in logging.getLogger().handlers:
-        monkeypatch.setattr(handler, "formatter", logging.Formatter())
-
     def fail(*_: Any) -> None:
         error = raised[-1]()
         raise error
