@@ -9,16 +9,7 @@ from psycopg.rows import class_row
 
 from pgqpy.connection import Connection
 
-WORKERS = """
-select claimant, count(*) as tasks, array_agg(distinct queue) as queues,
-       min(last_attempt) as since, min(at) as lease
-  from pgq_task.list_tasks(null, '{"status": "claimed"}', %s)
- group by claimant
- order by since, claimant
- limit %s
-"""
-#: Claimed tasks that are read.
-MOST = 10_000
+WORKERS = "select * from pgq_task.get_workers() limit %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +27,4 @@ class TaskWorker:
 def task_workers(conn: Connection, most: int) -> list[TaskWorker]:
     """Return the workers that have tasks now; an idle one is not known."""
     with conn.cursor(row_factory=class_row(TaskWorker)) as cursor:
-        return cursor.execute(WORKERS, [MOST, most]).fetchall()
+        return cursor.execute(WORKERS, [most]).fetchall()

@@ -34,6 +34,7 @@ from pgqpy.ui._view import Done, Look, View
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
 LIST = "pgq_task.list_tasks(text, jsonb, integer)"
+WORKERS = "pgq_task.get_workers(integer)"
 CREATE = "pgq_task.create_queue(text)"
 GET_LIMITS = "pgq_task.get_limits(text)"
 REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
@@ -75,7 +76,7 @@ class TaskNotFound(PgqError):
 def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
     # None: the role may not look at tasks.
-    workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may_call(LIST) else None
+    workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may_call(WORKERS) else None
     may_list = look.visit.may_call("pgq_task.list_flows(integer)")
     flows = Tasks(look.visit.conn).flows(LARGEST + 1) if may_list else []
     return {
@@ -109,6 +110,9 @@ def task_queue(look: Look) -> dict[str, Any]:
                         "grouped": GROUPED,
                     }
                     found = cursor.execute(TASKS.encode(), which | {"most": SHOWN + 1}).fetchall()
+                    if len(found) <= SHOWN:
+                        # All of them: to find them once more may take long.
+                        which["filter"] = Jsonb({"ids": [each["id"] for each in found]})
                     groups = cursor.execute(GROUPS, which | {"most": LARGEST}).fetchall()
             except PgqError as error:
                 problem = error

@@ -114,6 +114,41 @@ begin
 end;
 $$;
 
+create or replace function pgq_task.get_workers(max_count int4 default 1000)
+returns table (claimant text, tasks bigint, queues text[], since timestamptz, lease timestamptz)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- Returns the workers that have tasks. As pgq_task.get_queue_info(3), it looks at no more than max_count tasks of each
+-- kind and priority. Those that are claimed are among the first: the rest of a long queue has hardly any.
+-- Parameters:
+--      max_count   - maximum number to look at; null for all
+-- Returns:
+--      claimant, tasks     - the worker, and the number of its tasks
+--      queues              - their queues, of those that the caller may read
+--      since, lease        - start of the oldest attempt, end of the first lease
+-- Errors: PQ072 a count that is not positive
+declare
+    v_pos   constant bigint := pgq_task._position_of(statement_timestamp());
+begin
+    perform pgq_task._require_limit(max_count);
+    return query
+        select t.claimant, count(*), array_agg(distinct q.queue_name), min(t.last_attempt), min(t.lease)
+          from pgq_task.queue q
+         cross join lateral (select distinct m.priority, m.low from pgq_task.marked_lane m where m.queue_id = q.queue_id) l
+         -- After a sweep they are at the ends of their leases.
+         cross join lateral (values (l.low, v_pos), (v_pos + 1, 9223372036854775807)) r (low, high)
+         cross join lateral (
+               select * from pgq_task.task c
+                where c.queue_id = q.queue_id and c.priority = l.priority and c.pos between r.low and r.high
+                order by c.queue_id, c.priority, c.pos limit max_count) t
+         where t.lease > statement_timestamp()
+           and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
+         group by t.claimant
+         order by 4, 1;
+end;
+$$;
+
 create or replace function pgq_task._estimate_total(i_queue_id int4)
 returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp

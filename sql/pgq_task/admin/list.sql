@@ -113,7 +113,9 @@ begin
         -- Whatever DateStyle is.
         v_time := case when k ~ '_(after|before)$' then to_jsonb(v_list[1]::timestamptz) #>> '{}' end;
         v_sql := concat_ws(' and ', v_sql,
+            -- what an index, or a look at one column, tells
             case when k = 'status' and v_list = '{available}' then format('s.pos <= %s', v_now)
+                 when k = 'status' and v_list = '{claimed}' then 's.lease > statement_timestamp()'
                  when k = 'status' and v_list = '{scheduled}' then format('s.pos > %s and s.pos < 9223372036854775807', v_now)
                  when k = 'status' and v_list = '{stopped}' then 's.pos = 9223372036854775807' end,
             case k

@@ -383,3 +383,21 @@ def test_failed_tasks_whose_key_is_taken_stay(conn: Connection) -> None:
     conn.execute("delete from pgq_task.task where id = %s", [ids[0]])
     conn.execute("select pgq_task.drop_queue(%s)", [Q])
     assert Q in refused(lambda: requeue(conn), TaskQueueNotFound)
+
+
+def test_workers_are_found_among_many_tasks_that_wait(conn: Connection) -> None:
+    tasks.push_many(conn, Q, 50)
+    tasks.push(conn, R)
+    tasks.claim(conn, Q, claimant="swept", lease="1 hour", number=2)
+    # A sweep moves them behind the others, if they were not claimed just now.
+    conn.execute("update pgq_task.task set last_attempt = last_attempt - interval '2 s'")
+    tasks.sweep(conn, 2)
+    for queue in (Q, R):
+        tasks.claim(conn, queue, claimant="quick", lease="1 hour")
+    found = "select claimant, tasks, queues from pgq_task.get_workers(%s)"
+    for most in (3, None):
+        assert conn.execute(found, [most]).fetchall() == [
+            ("swept", 2, [Q]),
+            ("quick", 2, [R, Q]),
+        ]
+    assert "a limit of 0" in refused(lambda: conn.execute(found, [0]))

@@ -67,6 +67,7 @@ CALLS: tuple[LiteralString, ...] = (
     "next_time(array[%(queue)s])",
     "queue_is_empty(array[%(queue)s])",
     "get_queue_info()",
+    "get_workers()",
     "get_limits()",
     "_conflicts_of('other', %(ids)s, %(versions)s)",
     "_collisions_of(null, %(tasks)s, '{}')",

@@ -52,6 +52,7 @@ SILENT: dict[str, LiteralString] = {
     "get_periodic_info": "select count(payload) from pgq_task.get_periodic_info()",
     "get_flow": "select count(concat(name, state, error, result))"
     " from pgq_task.get_flow(%(flow)s) where concat(name, state, error, result) <> ''",
+    "get_workers": "select count(*) from pgq_task.get_workers()",
     "list_flows": "select count(*) from pgq_task.list_flows()",
     "find_queues": "select count(*) from pgq_task.find_queues('{cl*}')",
     "get_leases": "select count(*) from pgq_task.get_leases('w', array[%(task)s]::bigint[], true)",
