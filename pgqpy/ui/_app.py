@@ -168,9 +168,15 @@ def app(
     named = where if isinstance(dsn, Mapping) else {}
     if not where or not all(map(NAME.fullmatch, named)):
         raise ValueError("name databases by letters, digits, - and _")
+    all_views = [*VIEWS, *views]
     consoles = {
         each: _Console(
-            Database(here, statement_timeout=statement_timeout, read_only=read_only),
+            Database(
+                here,
+                statement_timeout=statement_timeout,
+                read_only=read_only,
+                needs={each.needs for each in all_views if each.needs},
+            ),
             # What signs in to one database is worth nothing for another.
             SignIn(user, user_header, proxies, password, token, here, key + each.encode()),
             name,
@@ -179,7 +185,7 @@ def app(
             tuple(named),
             each,
             timedelta(seconds=stuck_after),
-            [*VIEWS, *views],
+            all_views,
         )
         for each, here in where.items()
     }
@@ -247,6 +253,8 @@ class _Console:
         self.live = Live()
         self.history = History()
         self.changes = Changes()
+        #: What was last shown around the pages of each role.
+        self.around: dict[str | None, dict[str, Any]] = {}
 
     def parts(self) -> dict[str, Any]:
         """Return what Starlette takes."""
@@ -288,6 +296,7 @@ class _Console:
 
         def write(visit: Visit) -> str:
             values = self._values(request, view, visit, viewer.role)
+            values |= self._around(visit, viewer.role)
             values |= view.read(self._look(request, visit))
             form = {"csrf": self.sign_in.csrf(viewer), "said": said, "error": error}
             return page(view.template or f"{view.path or 'overview'}.html", values | form)
@@ -368,12 +377,35 @@ class _Console:
     ) -> dict[str, Any]:
         return self._frame(request) | {
             "view": view,
-            "menu": [each for each in self.views if each.menu == each.path],
             "database": visit.database,
             "role": visit.role,
             "read_only": visit.read_only,
             "changes": self.changes.of_role.get(role, []),
         }
+
+    def _around(self, visit: Visit, role: str | None) -> dict[str, Any]:
+        """Return what is around the pages of a role."""
+        pages = [each for each in self.views if each.menu == each.path]
+        self.around[role] = {
+            "menu": [each for each in pages if each.needs in ("", *visit.has)],
+            "database": visit.database,
+            "role": visit.role,
+            "read_only": visit.read_only,
+        }
+        return self.around[role]
+
+    async def _around_error(self, request: Request, status: int) -> dict[str, Any]:
+        """Return what is around the pages of the viewer: if the database is lost, as it was."""
+        viewer = await self.sign_in.viewer(request)
+        if viewer is None:
+            return {}
+        look = partial(self._around, role=viewer.role)
+        try:
+            if status != 503:
+                await self.database.visit(viewer.role, look)
+        except PgqError:
+            self.around.pop(viewer.role, None)
+        return self.around.get(viewer.role, {}) | {"csrf": self.sign_in.csrf(viewer)}
 
     def _frame(self, request: Request) -> dict[str, Any]:
         return {
@@ -459,15 +491,26 @@ class _Console:
 
     async def http_error(self, request: Request, error: HTTPException) -> Response:
         message = "There is no such page" if error.status_code == 404 else error.detail
-        return self._error(request, error.status_code, message, None)
+        around = await self._around_error(request, error.status_code)
+        return self._error(request, error.status_code, message, None, around)
 
     async def pgq_error(self, request: Request, error: PgqError) -> Response:
-        other = 400 if isinstance(error, InvalidParameter) else 500
-        return self._error(request, _status(error, other), error.message, error.hint)
+        status = _status(error, 400 if isinstance(error, InvalidParameter) else 500)
+        around = await self._around_error(request, status)
+        return self._error(request, status, error.message, error.hint, around)
 
-    def _error(self, request: Request, status: int, message: str, hint: str | None) -> Response:
+    def _error(
+        self,
+        request: Request,
+        status: int,
+        message: str,
+        hint: str | None,
+        around: dict[str, Any] | None = None,
+    ) -> Response:
         told = {"status": status, "message": message, "hint": hint}
-        return HTMLResponse(page("error.html", self._frame(request) | told), status)
+        nothing = {"view": None, "menu": (), "said": "", "error": None}
+        values = self._frame(request) | nothing | told | (around or {})
+        return HTMLResponse(page("error.html", values), status)
 
 
 def _root(request: Request) -> str:

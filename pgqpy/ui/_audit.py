@@ -63,4 +63,4 @@ def audit(look: Look) -> dict[str, Any]:
     return {"given": given, "found": found, "most": SHOWN}
 
 
-VIEWS = [View("audit", "Audit", audit, menu="audit")]
+VIEWS = [View("audit", "Audit", audit, menu="audit", needs="pgq.action_log")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +35,18 @@ select planted.*, pg_catalog.current_database(), session_user::text, pg_catalog.
 #: The times that Python knows.
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-ACT_AS = "select pg_catalog.set_config('role', %s, true)"
+# And what of the views' needs the role has: to name what is in a schema takes a right on that.
+ACT_AS = """
+select pg_catalog.set_config('role', %(role)s, true),
+       array(select name
+               from coalesce(nullif(%(role)s, 'none'), session_user) role,
+                    unnest(%(needs)s::text[]) name,
+                    to_regnamespace(split_part(name, '.', 1)) schema
+              where case when not has_schema_privilege(role, schema, 'usage') then false
+                         when name like '%%(%%'
+                         then has_function_privilege(role, to_regprocedure(name), 'execute')
+                         else has_table_privilege(role, to_regclass(name), 'select') end)
+"""
 
 
 class _Time(TimestamptzLoader):
@@ -62,6 +73,8 @@ class Visit:
     database: str
     role: str
     read_only: bool
+    #: What it has of the needs of views.
+    has: Collection[str] = ()
 
     def may_call(self, *functions: str) -> bool:
         """Whether the role may execute functions; each is named with its arguments' types."""
@@ -75,8 +88,16 @@ class Database:
     Of each role one visit at most is in that queue, so that no role can fill it.
     """
 
-    def __init__(self, dsn: str | None, *, statement_timeout: float, read_only: bool) -> None:
+    def __init__(
+        self,
+        dsn: str | None,
+        *,
+        statement_timeout: float,
+        read_only: bool,
+        needs: Collection[str] = (),
+    ) -> None:
         self._dsn = dsn
+        self._needs = list(needs)
         self._timeout = f"{statement_timeout * 1000:.0f}"
         self._read_only = read_only
         self._conn: Connection | None = None
@@ -141,18 +162,22 @@ class Database:
         schema, owner, database, session, standby, *_ = row
         if schema is not None:
             raise planted_schema(schema, owner)
-        if role is not None:
-            try:
-                # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
-                if role.lower() == "none" or "\0" in role:
-                    raise psycopg.errors.InvalidParameterValue("no role has this name")
-                conn.execute(ACT_AS, [role])
-            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
-                raise PermissionDenied(
-                    f"the console may not act as role {role!r}",
-                    hint=f'grant "{role}" to "{session}", if both are roles of this server',
-                ) from None
-        return Visit(conn, database, role or session, self._read_only or standby)
+        try:
+            # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
+            if role is not None and (role.lower() == "none" or "\0" in role):
+                raise psycopg.errors.InvalidParameterValue("no role has this name")
+            given = {"role": "none" if role is None else role, "needs": self._needs}
+            [(_, has)] = conn.execute(ACT_AS, given).fetchall()
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.InvalidParameterValue,
+            psycopg.errors.UndefinedObject,
+        ):
+            raise PermissionDenied(
+                f"the console may not act as role {role!r}",
+                hint=f'grant "{role}" to "{session}", if both are roles of this server',
+            ) from None
+        return Visit(conn, database, role or session, self._read_only or standby, has)
 
     def _connected(self) -> Connection:
         if self._conn is None or self._conn.closed:

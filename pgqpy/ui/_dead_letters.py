@@ -246,6 +246,7 @@ VIEWS = [
         dead_letters,
         {"replay": replay, "patch": patch, "purge": purge},
         menu="dead_letters",
+        needs="pgq.dead_letter",
     ),
     View(
         "dead_letter",

@@ -26,6 +26,7 @@ from pgqpy.errors import (
     translate_errors,
 )
 from pgqpy.event import Event
+from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, require_flat, text_masked
 from pgqpy.ui._view import Done, File, Look, View
@@ -182,23 +183,35 @@ def event(look: Look) -> dict[str, Any]:
         assert -(2**63) <= event_id < 2**63
     except (ValueError, AssertionError):
         raise EventNotFound(f"{number!r} is no id of an event") from None
-    itself, *places = Admin(look.visit.conn).where_is_event(look.name, event_id)
-    found = None
-    if itself.state == "stored":
+    places, found = _places(look, event_id), None
+    if not places or places[0].state == "stored":
         found = one(look.visit.conn, look.name, event_id, LONGEST + 1)
+    if not places and found is None:
+        raise EventNotFound(f"queue {look.name} has no event {event_id}")
+    state = places[0].state if places else "stored"
     return {
         "queue": look.name,
         "id": event_id,
-        "is_stored": itself.state == "stored",
-        "itself": EVENT_STATES[itself.state].removesuffix("{}"),
-        "time": itself.due or itself.since,
-        "places": [(each, details(each)) for each in places],
+        "is_stored": state == "stored",
+        "itself": EVENT_STATES[state].removesuffix("{}"),
+        "time": places[0].due or places[0].since if places else found and found.time,
+        "may_locate": bool(places),
+        "places": [(each, details(each)) for each in places[1:]],
         "event": found,
         "is_cut": found is not None and len(found.data or "") > LONGEST,
         "longest": LONGEST,
         "rows": [] if found is None else compared(found, look),
         "extras": [(name, getattr(found, name)) for name in EXTRAS] if found else [],
     }
+
+
+def _places(look: Look, event_id: int) -> list[EventPlace]:
+    """Return where an event is, first what has become of it; nothing if the role may not know."""
+    try:
+        with look.visit.conn.transaction():
+            return Admin(look.visit.conn).where_is_event(look.name, event_id)
+    except PermissionDenied:
+        return []
 
 
 def compared(change: Event, look: Look) -> list[tuple[str, Any, Any, bool]]:

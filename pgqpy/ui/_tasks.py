@@ -350,7 +350,7 @@ def _gone(look: Look) -> TaskNotFound:
 
 
 VIEWS = [
-    View("task_queues", "Tasks", task_queues, {"create": create}, menu="task_queues"),
+    View("task_queues", "Tasks", task_queues, {"create": create}, "task_queues", needs=TASK_SIZES),
     View(
         "task_queue",
         "Task queue",

@@ -78,3 +78,6 @@ class View:
     #: The text of its template; "": the file ``path.html`` of the console's.
     template: str = ""
     download: Callable[[Look], File] | None = None
+    #: The menu offers it to roles that may read this relation, or call this function, named with
+    #: its schema and the types of its arguments; "": to all.
+    needs: str = ""

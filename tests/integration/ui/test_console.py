@@ -15,6 +15,7 @@ from pgqpy.admin import Admin
 from pgqpy.embedded import Server
 from pgqpy.errors import PgqError
 from pgqpy.tasks import Tasks
+from pgqpy.ui import View, _app
 from pgqpy.ui._database import Database, Visit
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import (
@@ -22,6 +23,7 @@ from tests.fixtures.fix_console import (
     ROLE,
     Client,
     Console,
+    Links,
     by_header,
     csrf,
     post,
@@ -32,18 +34,20 @@ from tests.fixtures.fix_db import Connection
 
 EVIL = "<script>alert(1)</script>"
 ADMIN, READER, STRANGER = "ui_test_admin", "ui_test_reader", "ui_test_stranger"
+WRITER = "ui_test_writer"
 
 
 @pytest.fixture
 def roles(conn: Connection) -> Iterator[None]:
-    """An administrator, a reader, and a role without any right."""
+    """An administrator, a reader, a writer, and a role without any right."""
     conn.execute(
         f"create role {ADMIN} in role pgq_admin;"
         f"create role {READER} in role pgq_reader;"
+        f"create role {WRITER} in role pgq_writer;"
         f"create role {STRANGER}".encode()
     )
     yield
-    everyone = f"{ADMIN}, {READER}, {STRANGER}"
+    everyone = f"{ADMIN}, {READER}, {WRITER}, {STRANGER}"
     conn.execute(f"drop owned by {everyone} cascade; drop role {everyone}".encode())
 
 
@@ -178,6 +182,44 @@ def test_what_a_role_may_not_do_is_not_offered_and_refused_by_postgresql(
     assert 'value="drop"' in get(client, page, READER)
     assert client.post(page, data=drop, headers=headers).status_code == 303
     assert names(conn) == []
+
+
+def offered(page: str) -> set[str]:
+    """The addresses in the menu, if there is one."""
+    return set(Links(page.partition('aria-label="Views"')[2].partition("</nav>")[0]).found)
+
+
+def test_the_menu_offers_what_a_role_may_see_on_pages_of_errors_too(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    conn.execute("create schema secret create table item (id int)")
+    hidden = View("hidden", "Hidden", lambda _: {}, menu="hidden", needs="secret.item")
+    client = console(dsn, views=[hidden])
+    pages = {f"/{each.path}" for each in _app.VIEWS if each.menu == each.path}
+    refused = {
+        ADMIN: set[str](),
+        READER: {"/audit"},
+        WRITER: {"/audit", "/dead_letters"},
+        STRANGER: {"/audit", "/dead_letters", "/task_queues"},
+    }
+    for role, these in refused.items():
+        menu = offered(get(client, "/", role))
+        assert menu == pages - these
+        for url in pages:
+            assert offered(get(client, url, role, 403 if url in these else 200)) == menu
+        for url in ("/nope", "/queue?name=nope"):
+            wrong = get(client, url, role, 404)
+            assert offered(wrong) == menu
+            # What keeps a page up to date would ask for this one.
+            assert "console.js" not in wrong
+    assert offered(get(client, "/", "ui_test_nobody", 403)) == set()
+
+
+def test_the_menu_stays_if_the_database_is_lost(mortal: Server, console: Console) -> None:
+    client = console(mortal.dsn)
+    menu = offered(get(client, "/", "postgres"))
+    mortal.kill()
+    assert offered(get(client, "/queues", "postgres", 503)) == menu != set()
 
 
 def test_tasks_of_a_restricted_queue_are_shown_to_roles_with_the_right(

@@ -211,6 +211,25 @@ def test_an_event_is_inserted_by_roles_that_may(
     assert rows.fetchall() == [("order", '{"id": 3}', None, "b")]
 
 
+def test_a_role_that_may_only_read_events_sees_one_without_its_places(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    number, admin = add(conn, queue, "a secret"), Admin(conn)
+    page = f"/event?name={queue}&id={number}"
+    conn.execute("create role ui_test_writer in role pgq_writer")
+    try:
+        assert "a secret" not in get(client, page, "ui_test_writer", 403)
+        # Nothing is offered that would be refused.
+        assert "download=" not in get(client, f"/events?name={queue}", "ui_test_writer")
+        admin.grant_queue(queue, ["read"], "ui_test_writer")
+        seen = get(client, page, "ui_test_writer")
+        assert "a secret" in seen
+        assert "You may not see that." in seen
+        get(client, f"{page}0", "ui_test_writer", 404)
+    finally:
+        conn.execute("drop owned by ui_test_writer; drop role ui_test_writer")
+
+
 def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Client) -> None:
     add(conn, queue, '{"id": 1, "card": "4711"}')
     add(conn, queue, 'a "quoted", line\nand another', "refund")
