@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,8 +11,9 @@ from psycopg.rows import dict_row
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.queue import PARAMETERS
-from pgqpy.errors import InvalidParameter, PermissionDenied
+from pgqpy.errors import InvalidParameter, PermissionDenied, translate_errors
 from pgqpy.ui._overview import Line, read_status
+from pgqpy.ui._piece import CUT
 from pgqpy.ui._view import Done, Look, View
 
 #: The event tables: which one is written now, and their sizes.
@@ -35,6 +37,13 @@ select q.queue_name, oldest.tick_id as first_tick, oldest.tick_time as first_tim
         limit 1) oldest on true
  where q.queue_name = %s
 """
+DELAYED = """
+select due, ev_id as id, ev_type as type, left(ev_data, %s) as data,
+       has_function_privilege('pgq.where_is_event(text, bigint)', 'execute') as may_locate
+  from pgq.get_delayed_events(%s, %s)
+"""
+#: Delayed events on the page.
+NEXT = 20
 # As text: written back as it was read, it is the same value.
 SETTINGS = "select {} from pgq.queue where queue_name = %s".format(
     ", ".join(f"queue_{name}::text as {name}" for name in PARAMETERS)
@@ -69,10 +78,16 @@ def queue(look: Look) -> dict[str, Any]:
     except PermissionDenied:
         may = False
     with conn.cursor(row_factory=dict_row) as cursor:
+        delayed = []
+        if info.delayed_events:
+            # Without the right to read their number is all that is shown.
+            with suppress(PermissionDenied), conn.transaction(), translate_errors():
+                delayed = cursor.execute(DELAYED, [CUT, name, NEXT]).fetchall()
         return {
             "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
             "line": Line(info, look.history),
             "queue": info,
+            "delayed": delayed,
             "tables": cursor.execute(TABLES, [name]).fetchall(),
             "kept": cursor.execute(KEPT, [name]).fetchone(),
             "settings": cursor.execute(SETTINGS.encode(), [name]).fetchone(),

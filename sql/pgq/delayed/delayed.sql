@@ -100,12 +100,18 @@ as $$
 #variable_conflict use_column
 declare
     id  constant int4 := (pgq._find_queue_for(i_queue_name, 'read')).queue_id;
+    -- As in pgq.waiting_event, which would be read whole and sorted.
+    m   pgq.moved_0;
 begin
+    select * into m from (table pgq.moved_0 union all table pgq.moved_1) l order by l.moved_nr desc limit 1;
     return query
     select d.due, d.ev_id, d.ev_time, d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
-      from pgq.waiting_event d
+      from pgq.delayed d
      where d.ev_queue = id
        and d.ev_owner is null
+       and ((d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+            and txid_visible_in_snapshot(d.due_txid, m.moved_snapshot)
+            and d.due_nr <> all (m.held_due_nr)) is not true
      order by d.due, d.due_nr
      limit i_limit;
 end;

@@ -230,6 +230,34 @@ def test_a_role_that_may_only_read_events_sees_one_without_its_places(
         conn.execute("drop owned by ui_test_writer; drop role ui_test_writer")
 
 
+def test_the_page_of_a_queue_lists_the_delayed_events_that_are_due_next(
+    conn: Connection, queue: str, client: Client
+) -> None:
+    page = f"/queue?name={queue}"
+    assert "Delayed events" not in get(client, page)
+    insert = "select pgq.insert_event_at(%s, now() + n * interval '1 h', 'remind', %s || n)"
+    masked = '{"card": "4711", "n": 0} '
+    conn.execute(f"{insert} from generate_series(40, 1, -1) n".encode(), [queue, "later "])
+    conn.execute(f"{insert} from (values (0.5)) v (n)".encode(), [queue, masked])
+    shown = get(client, page)
+    listed = shown.partition("Delayed events</h2>")[2]
+    assert "4711" not in shown
+    assert listed.index("later 1<") < listed.index("later 19<")
+    assert "later 20<" not in shown
+    assert "Only the next 20 are shown." in shown
+    assert "The event is delayed" in get(client, f"/event?name={queue}&id={found(listed)[1]}")
+    conn.execute("create role ui_test_writer in role pgq_writer")
+    try:
+        # Its right to read the list is none to look for an event.
+        shown = get(client, page, "ui_test_writer")
+        assert "later 1<" in shown
+        assert "/event?" not in shown
+        Admin(conn).restrict_queue(queue)
+        assert "Delayed events" not in get(client, page, "ui_test_writer")
+    finally:
+        conn.execute("drop role ui_test_writer")
+
+
 def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Client) -> None:
     add(conn, queue, '{"id": 1, "card": "4711"}')
     add(conn, queue, 'a "quoted", line\nand another', "refund")
