@@ -66,6 +66,14 @@ def test_the_overview_says_what_is_wrong_and_what_to_do(
 ) -> None:
     client = console(dsn)
     assert "Nothing is wrong." in get(client, "/", STRANGER)
+    # Not yet: its queue is new.
+    assert "No ticker of pgqpy is running" in get(client, "/")
+    with psycopg.connect(dsn, autocommit=True) as ticker:
+        ticker.execute("select pg_advisory_lock(1885827440, 1)")
+        assert "No ticker" not in get(client, "/")
+    conn.execute("select pgq.set_queue_config(%s, 'external_ticker', 'true')", [queue])
+    assert "No ticker" not in get(client, "/")
+    conn.execute("select pgq.set_queue_config(%s, 'external_ticker', 'false')", [queue])
     ops.insert_ticked(conn, queue, "a")
     conn.execute("select pgq.register_consumer_at(%s, 'billing', 1)", [queue])
     batch = ops.value(conn, "select pgq.next_batch(%s, 'billing')", queue)
