@@ -6,6 +6,7 @@ form in it (a form belongs to one viewer), and is the same for all viewers of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cache
@@ -22,6 +23,9 @@ from pgqpy.ui._mask import text_masked
 
 Values = Mapping[str, Any]
 NONE = "–"
+#: Begins or ends a piece of text with a direction of its own.
+TURN = re.compile("[\u202a-\u202e\u2066-\u2069]")
+SENT_BACK = re.compile(r'( value="[^"]*"|<textarea\b.*?</textarea>)', re.DOTALL)
 
 
 def _number(value: int | None) -> str:
@@ -109,7 +113,7 @@ def _template(template: str) -> Template:
 
 def page(template: str, values: Values) -> str:
     """Write a whole page. ``template`` is a file of the console's, or a text."""
-    return _template(template).render(values)
+    return _without_turns(_template(template).render(values))
 
 
 def fragments(template: str, values: Values) -> dict[str, str]:
@@ -117,7 +121,17 @@ def fragments(template: str, values: Values) -> dict[str, str]:
     found = _template(template)
     context = found.new_context(dict(values))
     return {
-        name: "".join(block(context))
+        name: _without_turns("".join(block(context)))
         for name, block in found.blocks.items()
         if name.startswith("live_")
     }
+
+
+def _without_turns(html: str) -> str:
+    """Show characters that turn the text after them around by their codes, but where the browser
+    sends a value back."""
+    if not TURN.search(html):
+        return html
+    parts = SENT_BACK.split(html)
+    parts[::2] = [TURN.sub(lambda it: f"\\u{ord(it[0]):04x}", each) for each in parts[::2]]
+    return "".join(parts)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
@@ -17,6 +19,7 @@ from pgqpy.errors import PgqError
 from pgqpy.tasks import Tasks
 from pgqpy.ui import View, _app
 from pgqpy.ui._database import Database, Visit
+from pgqpy.ui._page import fragments
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import (
     HOST,
@@ -119,6 +122,47 @@ def test_text_of_the_database_is_never_markup(
     # No script or style is in a page, so the policy needs no exception.
     assert " style=" not in shown
     assert " onclick=" not in shown
+
+
+def test_no_text_turns_around_what_is_after_it(
+    dsn: str, conn: Connection, roles: None, console: Console
+) -> None:
+    odd, client, tasks = "a\u202eb\u2066c", console(dsn), Tasks(conn)
+    Admin(conn).create_queue(odd)
+    conn.execute("select pgq.register_consumer_at(%s, %s, 1)", [odd, odd])
+    number = ops.value(conn, "select pgq.insert_event(%s, %s, %s)", odd, odd, odd)
+    for _ in range(2):
+        ops.tick(conn, odd)
+    batch = ops.value(conn, "select pgq.next_batch(%s, %s)", odd, odd)
+    conn.execute("select pgq.note_failure(%s, %s, 1)", [batch, odd])
+    conn.execute("select pgq.event_dead_letter(%s, %s, %s)", [batch, number, odd])
+    with conn.transaction():
+        conn.execute("select pgq.log_action(%s, jsonb_build_object('a', %s::text))", [odd, odd])
+    tasks.create_queue(odd)
+    tasks.push(odd, odd)
+    tasks.fail(tasks.claim(odd)[0], odd, final=True)
+    flow = tasks.push_flow([{"queue": odd, "payload": odd, "name": odd}])
+    [task] = tasks.list(f"{odd}.failed")
+    name = urlencode({"name": odd})
+    pages = [f"/{each.path}" for each in _app.VIEWS if each.menu == each.path]
+    pages += [f"/queue?{name}", f"/events?{name}", f"/event?{name}&id={number}"]
+    pages += [f"/consumer?queue={quote(odd)}&{name}", f"/task_queue?{name}", f"/task?id={task.id}"]
+    pages += ["/dead_letter?id=1", f"/flow?id={flow}", f"/audit?text={quote(odd)}"]
+    for url in pages:
+        shown = get(client, url)
+        # A form sends the name as it is.
+        shown = re.sub(r'(?s) value="[^"]*"|<textarea.*?</textarea>', "", shown)
+        assert "\u202e" not in shown, url
+        assert "\u2066" not in shown, url
+        assert r"a\u202eb\u2066c" in shown or url in ("/spark", "/database"), url
+    assert f'<option value="{odd}" selected>' in get(client, f"/events?{name}")
+    refused = post(client, f"/queue?{name}", ADMIN, action="drop", confirm="a")
+    assert r"type a\u202eb\u2066c to drop it" in refused.text
+    get(client, f"/queue?name=x{quote(odd)}", status=404)
+    done = post(client, f"/queue?{name}", ADMIN, action="drop", confirm=odd, force="on")
+    assert r"dropped queue a\u202eb\u2066c" in get(client, done.headers["location"])
+    template = "{% block live_it %}{{ text }}{% endblock %}"
+    assert fragments(template, {"text": odd}) == {"live_it": r"a\u202eb\u2066c"}
 
 
 def test_an_unknown_queue_task_or_page_is_said_to_be_unknown(

@@ -64,7 +64,7 @@ def test_events_are_found_by_type_text_path_time_and_id(
         assert told in shown
         # Nothing is said of events if they were not looked for.
         assert ('role="alert"><strong' in shown) != ("shown." in shown)
-    assert f"<option selected>{queue}</option>" in get(client, page)
+    assert f'<option value="{queue}" selected>{queue}</option>' in get(client, page)
     get(client, "/events?name=nothing", status=404)
     # However many come after it.
     conn.execute("select pgq.insert_event(%s, 't', 'd') from generate_series(1, 200)", [queue])
