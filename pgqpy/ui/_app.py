@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -290,16 +290,27 @@ class _Console:
     # --- pages
 
     async def _show(
-        self, request: Request, view: View, viewer: Viewer, error: PgqError | None = None
+        self,
+        request: Request,
+        view: View,
+        viewer: Viewer,
+        error: PgqError | None = None,
+        refused: Mapping[str, str] | None = None,
     ) -> Response:
+        """Show a page; if its form was ``refused``, with what was typed, and the error."""
         said = unquote(request.cookies.get(SAID, ""))
 
         def write(visit: Visit) -> str:
             values = self._values(request, view, visit, viewer.role)
             values |= self._around(visit, viewer.role)
-            values |= view.read(self._look(request, visit))
+            look = self._look(request, visit)
+            if refused:
+                # With the preview that the form is in.
+                look = replace(look, query={**look.query, "preview": refused["action"]})
+            values |= view.read(look)
             form = {"csrf": self.sign_in.csrf(viewer), "said": said, "error": error}
-            return page(view.template or f"{view.path or 'overview'}.html", values | form)
+            values |= form | {"refused": refused or {}}
+            return page(view.template or f"{view.path or 'overview'}.html", values)
 
         html = await self.database.visit(viewer.role, write)
         response = HTMLResponse(html, _status(error) if error else 200)
@@ -350,7 +361,7 @@ class _Console:
         try:
             done = await self.database.visit(viewer.role, act, change=True)
         except PgqError as error:
-            return await self._show(request, view, viewer, error)
+            return await self._show(request, view, viewer, error, form)
         if done.bulk is not None:
             self.changes.start(
                 self.database,

@@ -69,6 +69,13 @@ def _payload(context: Context, text: str | None, indent: int | None = None) -> s
     return text_masked(text, context["masks"], indent)
 
 
+@pass_context
+def _typed(context: Context, action: str, name: str, otherwise: object = "") -> object:
+    """Return what a form's field held when it was refused, or else what it holds at first."""
+    refused = context["refused"]
+    return refused.get(name, otherwise) if refused.get("action") == action else otherwise
+
+
 def _query(**values: object) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
@@ -96,6 +103,7 @@ def _environment() -> Environment:
         "query": _query,
         "sparkline": sparkline,
         "timeline": timeline,
+        "typed": _typed,
     }
     made.globals["ui"] = made.get_template("macros.html").module
     return made

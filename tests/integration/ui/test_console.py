@@ -210,6 +210,53 @@ def test_actions_call_the_functions_of_sql(
     assert names(conn) == []
 
 
+def test_a_form_that_is_refused_keeps_what_was_typed(
+    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+) -> None:
+    client, tasks = console(dsn), Tasks(conn)
+    tasks.create_queue("mails")
+    number = tasks.push("mails", {"a": 1})
+    conn.execute(
+        "insert into pgq._dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,"
+        " ev_id, ev_time, ev_type, ev_data) values (%s, 'c', 1, 1, 'bad', 1, now(), 't', '{}')",
+        [queue],
+    )
+
+    def refused(url: str, action: str, **fields: str) -> str:
+        form = {"csrf": csrf(get(client, "/queues")), "action": action, **fields}
+        answer = client.post(url, data=form, headers={ROLE: ADMIN, "Origin": HOST})
+        assert answer.status_code == 409, answer.text
+        return answer.text
+
+    settings = {"keep": "soon", "disable_insert": "true", "before_disable_insert": "false"}
+    shown = refused(f"/queue?name={queue}", "configure", **settings)
+    assert 'name="keep" value="soon"' in shown
+    assert 'name="before_keep" value=""' in shown
+    before = '<select id="disable_insert" name="disable_insert">'
+    assert shown.partition(before)[2].lstrip().startswith("<option selected>true")
+    long = "x" * 1000
+    assert f'value="{long}"' in refused("/queues", "create", name=long)
+    assert f'value="{long}"' in refused("/task_queues", "create", name=long)
+    shown = refused(f"/events?name={queue}", "insert", type="", data="a &", extra2="b")
+    assert "<details open>" in shown
+    assert 'name="data" value="a &amp;"' in shown
+    assert 'name="extra2" value="b"' in shown
+    mails = "/task_queue?name=mails"
+    assert 'value="often"' in refused(mails, "configure", lease="often")
+    shown = refused(mails, "limit", max_running="x", rate_period="2 days")
+    assert 'name="max_running" value="x"' in shown
+    assert 'name="rate_period" value="2 days"' in shown
+    # With its preview.
+    shown = refused(mails, "prioritise", value="high")
+    assert 'name="value" value="high"' in shown
+    assert "1 task get another priority" in shown
+    task = f"/task?id={number}"
+    assert "{oh}</textarea>" in refused(task, "edit", version="1", payload="{oh}")
+    assert 'value="high"' in refused(task, "prioritise", queue="mails", value="high")
+    assert "[oh]</textarea>" in refused("/dead_letters", "patch", patch="[oh]")
+    assert "oh</textarea>" in refused("/dead_letter?id=1", "edit", data="oh")
+
+
 def test_what_a_role_may_not_do_is_not_offered_and_refused_by_postgresql(
     dsn: str, conn: Connection, queue: str, roles: None, console: Console
 ) -> None:
