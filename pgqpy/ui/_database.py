@@ -35,11 +35,11 @@ select planted.*, pg_catalog.current_database(), session_user::text, pg_catalog.
 #: The times that Python knows.
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-# And what of the views' needs the role has: to name what is in a schema takes a right on that.
+# Returns what the role has of the needs of views. To name what is in a schema takes a right on it.
 ACT_AS = """
-select pg_catalog.set_config('role', %(role)s, true),
+select case when %(role)s::text is not null then set_config('role', %(role)s, true) end,
        array(select name
-               from coalesce(nullif(%(role)s, 'none'), session_user) role,
+               from coalesce(%(role)s, current_user) role,
                     unnest(%(needs)s::text[]) name,
                     to_regnamespace(split_part(name, '.', 1)) schema
               where case when not has_schema_privilege(role, schema, 'usage') then false
@@ -166,7 +166,7 @@ class Database:
             # PostgreSQL takes this name for no role at all, and psycopg takes no zero byte.
             if role is not None and (role.lower() == "none" or "\0" in role):
                 raise psycopg.errors.InvalidParameterValue("no role has this name")
-            given = {"role": "none" if role is None else role, "needs": self._needs}
+            given = {"role": role, "needs": self._needs}
             [(_, has)] = conn.execute(ACT_AS, given).fetchall()
         except (
             psycopg.errors.InsufficientPrivilege,
