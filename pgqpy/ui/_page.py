@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -65,7 +65,8 @@ def _payload(context: Context, text: str | None, indent: int | None = None) -> s
     return text_masked(text, context["masks"], indent)
 
 
-def _query(**values: object) -> str:
+@lru_cache(4096, typed=True)
+def _query(**values: str | int | None) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
 
