@@ -22,7 +22,7 @@ from pgqpy.errors import (
     translate_errors,
 )
 from pgqpy.tasks import TaskProgress, Tasks
-from pgqpy.ui import _chosen
+from pgqpy.ui import _chosen, _pipeline
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
@@ -81,6 +81,7 @@ def task_queues(look: Look) -> dict[str, Any]:
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
         "schedules": schedules(look),
+        "pipelines": _pipeline.pipelines(look),
         "flows": flows[:LARGEST],
         "more_flows": len(flows) > LARGEST,
         "workers": workers and workers[:LARGEST],
@@ -119,6 +120,7 @@ def task_queue(look: Look) -> dict[str, Any]:
     preview = allowed(look).get(look.query.get("preview", "")) if found else None
     return {
         "queue": info,
+        "pipeline": _pipeline.pipeline_of(look),
         "may_read": may_read,
         "states": _chosen.STATES,
         "given": _chosen.fields(look.query),
@@ -369,4 +371,5 @@ VIEWS = [
         menu="task_queues",
     ),
     View("finished_task", "Finished task", finished_task, {"replay": replay}, menu="task_queues"),
+    *_pipeline.VIEWS,
 ]
