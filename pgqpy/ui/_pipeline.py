@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from psycopg.rows import dict_row
 
-from pgqpy.errors import PgqError
+from pgqpy.errors import TaskQueueNotFound
 from pgqpy.ui._graph import BOXES, Box, draw
 from pgqpy.ui._overview import COUNTED
 from pgqpy.ui._view import Look, View
@@ -39,10 +39,6 @@ select s.station, s.is_start, s.leads_to, i.*, e.total as failed, e.exact as fai
 STATES = ("available", "claimed", "scheduled", "held", "stopped")
 
 
-class PipelineNotFound(PgqError):
-    """No worker of this pipeline was seen, or the role may read none of its queues."""
-
-
 def pipelines(look: Look) -> list[dict[str, Any]]:
     """Return pipelines of which workers were seen, with their numbers of stations."""
     if not look.visit.may_call(GET_STATIONS):
@@ -67,7 +63,7 @@ def pipeline(look: Look) -> dict[str, Any]:
         with look.visit.conn.cursor(row_factory=dict_row) as cursor:
             found = cursor.execute(STATIONS, which).fetchall()
     if not found:
-        raise PipelineNotFound(
+        raise TaskQueueNotFound(
             f"no station of a pipeline {look.name:.80} is known",
             hint="its workers tell when they start; you see stations whose queues you may read",
         )
