@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 #: Boxes in a drawing.
 BOXES = 200
-WIDTH, LINE, GAP_X, GAP_Y = 170, 16, 50, 16
+WIDTH, LINE, GAP_X, GAP_Y, MARGIN = 170, 16, 50, 16, 24
 
 
 @dataclass(slots=True)
@@ -28,18 +28,22 @@ class Box:
 
 
 def draw(drawn: Sequence[Box], root: str, label: str) -> Markup:
-    """Draw boxes; what leads back is a dashed line, below them."""
+    """Draw boxes; what leads back is a dashed line around them."""
     shown = drawn[:BOXES]
     height = 28 + LINE * max(len(box.lines) for box in shown)
+    ways = [
+        (shown[before], box) for box in shown for before in sorted(box.after) if before < len(shown)
+    ]
+    left = MARGIN if any(before.column >= box.column for before, box in ways) else 2
     lines, rects = Markup(""), Markup("")
 
     def place(box: Box) -> tuple[int, int]:
-        return 2 + box.column * (WIDTH + GAP_X), 2 + box.row * (height + GAP_Y)
+        return left + box.column * (WIDTH + GAP_X), 2 + box.row * (height + GAP_Y)
 
+    for before, box in ways:
+        lines += _line(*place(before), *place(box), height)
     for box in shown:
         x, y = place(box)
-        for before in sorted(each for each in box.after if each < len(shown)):
-            lines += _line(*place(shown[before]), x, y, height)
         text = Markup("").join(
             Markup('<text x="{}" y="{}" class="quiet">{}</text>').format(
                 x + 9, y + 19 + LINE * nr, _short(line)
@@ -73,9 +77,9 @@ def _line(x: int, y: int, to_x: int, to_y: int, height: int) -> Markup:
         return Markup('<path d="M{} {}C{} {} {} {} {} {}"/>').format(
             *(x + WIDTH, start, middle, start, middle, end, to_x, end)
         )
-    start, end = y + height, to_y + height
-    return Markup('<path class="back" d="M{} {}C{} {} {} {} {} {}l-3 6m3 -6l5 4"/>').format(
-        *(x + WIDTH - 30, start, x + WIDTH - 40, start + 20, to_x + 40, end + 20, to_x + 30, end)
+    below, beside, end = y + height + GAP_Y // 2, to_x - MARGIN // 2, to_y + height // 2
+    return Markup('<path class="back" d="M{} {}V{}H{}V{}H{}"/><path d="M{} {}l6 4l-6 4"/>').format(
+        *(x + WIDTH // 2, y + height, below, beside, end, to_x), to_x - 6, end - 4
     )
 
 
