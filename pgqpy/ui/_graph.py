@@ -54,7 +54,7 @@ def draw(drawn: Sequence[Box], root: str, label: str) -> Markup:
             '<title>{}: {}</title><rect x="{}" y="{}" width="{}" height="{}" rx="5" class="{}"/>'
             '<text x="{}" y="{}">{}</text>{}'
         ).format(
-            *(box.name, ", ".join(box.lines)),
+            *(box.name, ", ".join(filter(None, box.lines))),
             *(x, y, WIDTH, height, box.tone),
             *(x + 9, y + 19, _short(box.name), text),
         )
