@@ -117,10 +117,11 @@ def task_queue(look: Look) -> dict[str, Any]:
                 last = IN_LIST | {"queue": name, "most": FINISHED, "ids": None}
                 done = cursor.execute(FINISHED_TASKS.encode(), last).fetchall()
     may_read_limits = look.visit.may_call(GET_LIMITS)
-    preview = allowed(look).get(look.query.get("preview", "")) if found else None
+    changes = allowed(look)
+    preview = changes.get(look.query.get("preview", "")) if found else None
     return {
         "queue": info,
-        "pipeline": _pipeline.pipeline_of(look),
+        "pipeline": _pipeline.pipeline_of(look) if may_read else None,
         "may_read": may_read,
         "states": _chosen.STATES,
         "given": _chosen.fields(look.query),
@@ -137,7 +138,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         "limit_names": LIMITS,
         "settings": settings,
         "meanings": PARAMETERS,
-        "changes_of": _offered(look, any(each["origin"] for each in found)),
+        "changes_of": _offered(changes, any(each["origin"] for each in found)),
         "preview": look.query.get("preview") if preview else None,
         "change": preview,
         # Not while the page is only kept up to date.
@@ -147,8 +148,8 @@ def task_queue(look: Look) -> dict[str, Any]:
     }
 
 
-def _offered(look: Look, has_failed: bool) -> dict[str, _chosen.Change]:
-    return {name: each for name, each in allowed(look).items() if name != "retry" or has_failed}
+def _offered(changes: Mapping[str, _chosen.Change], has_failed: bool) -> dict[str, _chosen.Change]:
+    return {name: each for name, each in changes.items() if name != "retry" or has_failed}
 
 
 def _shown(kind: str | None, look: Look) -> str | None:
@@ -245,7 +246,7 @@ def task(look: Look) -> dict[str, Any]:
         ],
         "changes_of": {
             name: each
-            for name, each in _offered(look, bool(found["origin"])).items()
+            for name, each in _offered(allowed(look), bool(found["origin"])).items()
             if found["status"] != "claimed" or name == "cancel"
         },
         "may_edit": may_edit,
