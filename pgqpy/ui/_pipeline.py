@@ -24,17 +24,30 @@ select pipeline_name as name, count(*) as stations
  order by 1
  limit %s
 """
-# Its error queue comes with the first task that fails.
+# Those that workers have noted, and those to which they lead, which may have queues already. An
+# error queue comes with the first task that fails.
 STATIONS = """
-select s.station, s.is_start, s.leads_to, i.*, e.total as failed, e.exact as failed_exact
-  from (select * from pgq_task.get_stations(%(pipeline)s) limit %(boxes)s) s
- cross join lateral pgq_task.get_queue_info(s.queue_name, %(counted)s) i
+with noted as (
+     select * from pgq_task.get_stations(%(pipeline)s) limit %(boxes)s
+), named as (
+     select queue_name from noted
+      union
+     select %(pipeline)s || '.' || target from noted cross join unnest(leads_to) target
+      limit %(boxes)s
+)
+select substr(n.queue_name, length(%(pipeline)s) + 2) as station, i.*, s.is_start, s.leads_to,
+       e.total as failed, e.exact as failed_exact
+  from named n
+ cross join lateral pgq_task.find_queues(array[n.queue_name]) f
+ cross join lateral pgq_task.get_queue_info(f, %(counted)s) i
+  left join noted s on s.queue_name = f
   left join lateral (
-       select n.total, n.exact
-         from pgq_task.find_queues(array[i.error_queue]) f
-        cross join lateral pgq_task.get_queue_info(f, %(counted)s) n
-        where f = i.error_queue) e on true
- order by s.station
+       select x.total, x.exact
+         from pgq_task.find_queues(array[i.error_queue]) g
+        cross join lateral pgq_task.get_queue_info(g, %(counted)s) x
+        where g = i.error_queue) e on true
+ where f = n.queue_name
+ order by 1
 """
 STATES = ("available", "claimed", "scheduled", "held", "stopped")
 
@@ -67,7 +80,7 @@ def pipeline(look: Look) -> dict[str, Any]:
         )
     return {
         "pipeline": look.name,
-        "stations": found,
+        "stations": [each for each in found if each["total"] is not None],
         "boxes": boxes(found),
         "draw": draw,
         "most": BOXES,
@@ -77,8 +90,8 @@ def pipeline(look: Look) -> dict[str, Any]:
 def boxes(stations: list[dict[str, Any]]) -> list[Box]:
     """Arrange stations, each behind those that lead to it, unless that is a way back."""
     known = {each["station"]: each for each in stations}
-    leads_to: dict[str, list[str]] = {name: each["leads_to"] for name, each in known.items()}
-    for target in sorted({target for each in stations for target in each["leads_to"]}):
+    leads_to: dict[str, list[str]] = {n: each["leads_to"] or [] for n, each in known.items()}
+    for target in sorted({target for each in leads_to.values() for target in each}):
         if len(leads_to) < BOXES:
             leads_to.setdefault(target, [])
     leads_to = {name: [to for to in each if to in leads_to] for name, each in leads_to.items()}
@@ -89,7 +102,7 @@ def boxes(stations: list[dict[str, Any]]) -> list[Box]:
     drawn: list[Box] = []
     for name, at in column.items():
         after = {numbers[before] for before, targets in leads_to.items() if name in targets}
-        box = Box(at, rows[at], name, after, lines=("no worker seen", ""))
+        box = Box(at, rows[at], name, after, lines=("no queue", ""))
         if name in known:
             _fill(box, known[name])
         drawn.append(box)
@@ -126,17 +139,23 @@ def columns(starts: Iterable[str], leads_to: Mapping[str, list[str]]) -> dict[st
 
 def _fill(box: Box, station: Mapping[str, Any]) -> None:
     """Say how many tasks are at a station."""
+    if station["total"] is None:
+        box.lines = ("you may not read it", "")
+        return
     at_least = "" if station["exact"] else "+"
     shown = [f"{station[name]:,}{at_least} {name}" for name in STATES if station[name]]
-    failed = station["failed"]
-    if failed:
+    shown = shown or ["no tasks"]
+    is_served = station["leads_to"] is not None
+    if not is_served:
+        shown.insert(1, "no worker seen")
+    if station["failed"]:
         box.tone = "bad"
-        shown.append(f"{failed:,}{'' if station['failed_exact'] else '+'} failed")
-    elif station["paused"]:
+        shown.append(f"{station['failed']:,}{'' if station['failed_exact'] else '+'} failed")
+    elif station["paused"] or (station["total"] and not is_served):
         box.tone = "warn"
     elif station["claimed"]:
         box.tone = "good"
-    box.lines = (shown[0] if shown else "no tasks", ", ".join(shown[1:]))
+    box.lines = (shown[0], ", ".join(shown[1:]))
     box.url = f"/task_queue?{urlencode({'name': station['queue_name']})}"
 
 

@@ -115,7 +115,7 @@ def _work(name: str) -> dict[str, Any]:
     """Tell from a session's name what it does."""
     found: dict[str, Any] = {"what": "", "consumer": None, "progress": None, "path": None}
     if archive := ARCHIVE.fullmatch(name):
-        found |= {"what": "archive", "consumer": archive[1], "queue": archive[2]}
+        found |= {"what": "archives", "consumer": archive[1], "queue": archive[2]}
         # PostgreSQL cuts names at 63 bytes.
         found["path"] = archive[3] + ("…" if len(name) == 63 else "")
     elif stream := STREAM.fullmatch(name):

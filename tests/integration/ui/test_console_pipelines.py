@@ -49,6 +49,7 @@ def test_a_pipeline_is_drawn_with_counts_once_a_worker_has_started(
     tasks.push(pipeline.queue("check"), "bad")
     tasks.push(pipeline.queue("check"), "paid")
     run_until_empty(kind(dsn, pipeline, stations=["check", "pack"]))
+    tasks.push(pipeline.queue("refuse"), 1)
     rows = conn.execute(MADE).fetchall()
     assert len(rows) == 2
     shown = get(client, url)
@@ -56,8 +57,9 @@ def test_a_pipeline_is_drawn_with_counts_once_a_worker_has_started(
     assert shown.count("<rect") == 4
     assert shown.count("<path") == 4 + 1, "a way back has an arrow"
     assert shown.count('class="back"') == 1
-    assert shown.count("no worker seen") == 4
+    assert shown.count("no worker seen") == 2 * 2
     assert "1 failed" in shown
+    assert "refuse: 1 available, no worker seen" in shown
     run_until_empty(kind(dsn, pipeline))
     assert conn.execute(MADE).fetchall()[:2] == rows, "what has not changed is not written again"
     shown = get(client, url)
@@ -66,7 +68,9 @@ def test_a_pipeline_is_drawn_with_counts_once_a_worker_has_started(
         assert "/pipeline?name=%3Ci%3Eorders" in get(client, page)
     assert "/task_queue?name=%3Ci%3Eorders.send" in shown
     tasks.drop_queue(pipeline.queue("refuse"), force=True)
-    assert get(client, url).count("no worker seen") == 2
+    shown = get(client, url)
+    assert shown.count("no queue") == 2
+    assert "/task_queue?name=%3Ci%3Eorders.refuse" not in shown
 
 
 def test_stations_of_restricted_queues_are_shown_to_roles_that_may_read_them(
@@ -79,6 +83,11 @@ def test_stations_of_restricted_queues_are_shown_to_roles_that_may_read_them(
     shown = get(client, "/pipeline?name=orders", role)
     assert "/task_queue?name=orders.check" not in shown
     assert "/task_queue?name=orders.pack" in shown
+    # Another station leads to this one.
+    conn.execute("select pgq_task.restrict_queue('orders.send')")
+    shown = get(client, "/pipeline?name=orders", role)
+    assert "send: you may not read it" in shown
+    assert "/task_queue?name=orders.send" not in shown
     assert "/pipeline" not in get(client, "/task_queue?name=orders.check", role)
     conn.execute("select pgq_task.grant_queue('orders.check', '{read}', %s)", [role])
     assert "/task_queue?name=orders.check" in get(client, "/pipeline?name=orders", role)
