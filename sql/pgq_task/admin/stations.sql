@@ -17,13 +17,14 @@ declare
 begin
     if pipeline is null or not starts_with(queue, pipeline || '.') then
         perform pgq_task._raise_invalid(format('task queue %L is no station of pipeline %L', queue, pipeline),
-                                        'The name of its queue is that of the pipeline, a dot, and that of the station.');
+                                        'Its name is that of the pipeline, a dot, and that of the station.');
     elsif cardinality(v_leads_to) > 100 or exists (select from unnest(v_leads_to) t where octet_length(t) > 248) then
-        perform pgq_task._raise_invalid(format('station %L leads to too many others, or their names are too long', queue),
+        perform pgq_task._raise_invalid(format('station %L leads to too many others, or to long names', queue),
                                         'Give at most 100, with names of at most 248 bytes.');
     end if;
     if exists (select from pgq_task.station s
-                where (s.queue_id, s.pipeline, s.is_start, s.leads_to) = (q.queue_id, pipeline, coalesce(is_start, false), v_leads_to)) then
+                where s.queue_id = q.queue_id
+                  and (s.pipeline, s.is_start, s.leads_to) = (pipeline, coalesce(is_start, false), v_leads_to)) then
         return false;
     end if;
     insert into pgq_task.station as s (queue_id, pipeline, is_start, leads_to)
