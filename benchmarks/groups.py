@@ -198,7 +198,6 @@ def fill(dsn: str, count: int) -> Counter[str]:
             with conn.transaction():
                 pgqpy.Producer("q").insert_events(conn, events)
             conn.execute(TICK)
-        conn.execute("vacuum analyze")
     return counts
 
 

@@ -21,7 +21,8 @@ class _Row:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Pick this class's columns; a newer schema may return more."""
-        return cls(**{field.name: row[field.name] for field in fields(cls)})
+        names: tuple[str, ...] = cls.__match_args__
+        return cls(*[row[name] for name in names])
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,11 @@ class Consumer(Stoppable):
         )
         self.on_event_failed(event, error, failure.delay)
 
+    def session_name(self) -> str:
+        """Return the name of its sessions, which ``pg_stat_activity`` shows to all; cut at 63
+        bytes."""
+        return session_name(self.consumer)
+
     def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
         """Return the fields of every log line, and those of a batch."""
         fields: dict[str, Any] = {"queue": self.queue, "consumer": self.consumer}
@@ -378,7 +383,7 @@ class Consumer(Stoppable):
             session = Session(
                 self.dsn,
                 Subscription(self.listen_dsn, self.queue) if self.listen else None,
-                application_name=session_name(self.consumer),
+                application_name=self.session_name(),
                 prepare_threshold=self.prepare_threshold,
                 isolation_level=self.isolation_level,
             )

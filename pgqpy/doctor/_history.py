@@ -1,4 +1,4 @@
-"""Rates and their last hour, from what was read while the console or `pgqpy top` is looked at."""
+"""Rates and their last hour: from ticks at first, then from what console and `pgqpy top` read."""
 
 from __future__ import annotations
 
@@ -23,6 +23,48 @@ select q.queue_name, t.tick_event_seq
         where tick_queue = q.queue_id
         order by tick_id desc
         limit 1) t
+"""
+#: The same at ticks of the last hour, newest first, about a minute apart. Ticks have no index by
+#: time: each step goes some ticks back, as many as had taken a minute before, and fewer if that
+#: leads too far.
+PAST = f"""
+with recursive past (queue, nr, time, seq, step, is_passed) as (
+    select q.queue_id, t.tick_id, t.tick_time, t.tick_event_seq, 1::bigint, true
+      from pgq.queue q
+     cross join lateral (
+           select *
+             from pgq.tick
+            where tick_queue = q.queue_id
+            order by tick_id desc
+            limit 1) t
+     union all
+    select p.queue, n.nr, n.time, n.seq,
+           case when not n.is_passed then p.step / 4
+                else least(p.step * 4, ceil(p.step * 60 / greatest(n.seconds, 0.01)))
+            end::bigint,
+           n.is_passed
+      from past p
+      left join lateral (
+           select *, extract(epoch from p.time - tick_time) as seconds
+             from pgq.tick
+            where tick_queue = p.queue
+              and tick_id <= p.nr - p.step
+            order by tick_id desc
+            limit 1) t on true
+     cross join lateral (
+           select t.tick_id, t.tick_time, t.tick_event_seq, t.seconds, true
+            where t.seconds < 90 or p.step < 4
+            union all
+           select p.nr, p.time, p.seq, 0, false
+            where (t.seconds < 90) is not true and p.step >= 4
+           ) n (nr, time, seq, seconds, is_passed)
+     where p.time > now() - interval '{SPAN} s'
+       and n.nr is not null)
+select q.queue_name, extract(epoch from time)::float8, seq
+  from past
+  join pgq.queue q on q.queue_id = queue
+ where is_passed
+ order by time
 """
 
 
@@ -78,6 +120,9 @@ class History:
 
     def read(self, conn: Connection, status: Status) -> None:
         """Add what has come into each queue, and what each consumer has read."""
+        if not self._series:
+            for name, time, seq in conn.execute(PAST):
+                self._series.setdefault(("in", name), Series()).add(time, seq)
         newest: dict[str, int] = dict(conn.execute(COUNTERS).fetchall())
         counts: dict[tuple[str, ...], float] = {("in", name): seq for name, seq in newest.items()}
         for each in status.queues:

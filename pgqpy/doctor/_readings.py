@@ -8,7 +8,7 @@ transactions are old, and which of the ticker's jobs fail.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -44,10 +44,11 @@ select current_database() as database,
 
 # Not every role may read all of it; every role may ask whether it may.
 MAY_READ = """
-select bool_and(coalesce(case when name like '%%(%%'
-                              then has_function_privilege(to_regprocedure(name), 'execute')
-                              else has_table_privilege(to_regclass(name), 'select') end, false))
-  from unnest(%s::text[]) as name
+select coalesce(case when name like '%%(%%'
+                     then has_function_privilege(to_regprocedure(name), 'execute')
+                     else has_table_privilege(to_regclass(name), 'select') end, false)
+  from unnest(%s::text[]) with ordinality as each (name, nr)
+ order by nr
 """
 
 # A rotation empties the oldest table, so it waits for every consumer whose position is not past the
@@ -58,10 +59,7 @@ select bool_and(coalesce(case when name like '%%(%%'
 ROTATION = """
 select q.queue_name as queue,
        least(q.queue_switch_time, now()) as rotated_at,
-       case when q.queue_switch_time <= now()
-            then q.queue_switch_time + greatest(q.queue_rotation_period, q.queue_keep)
-            when q.queue_rotation_period is not null then now()
-        end as rotation_due_at,
+       due.at as rotation_due_at,
        coalesce(
            (select split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
               from pgq.tick t
@@ -69,15 +67,20 @@ select q.queue_name as queue,
              order by t.tick_id desc
              limit 1),
            false) as held_by_transaction,
-       array(
+       case when due.at <= now() then array(
            select c.co_name
              from pgq.subscription s
              join pgq.consumer c on c.co_id = s.sub_consumer
              join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
             where s.sub_queue = q.queue_id
               and split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
-            order by t.tick_id, c.co_name) as consumers_before_switch
+            order by t.tick_id, c.co_name) else '{}' end as consumers_before_switch
   from pgq.queue q
+ cross join lateral (
+       select case when q.queue_switch_time <= now()
+                   then q.queue_switch_time + greatest(q.queue_rotation_period, q.queue_keep)
+                   when q.queue_rotation_period is not null then now()
+              end as at) due
 """
 
 DELAYED = """
@@ -86,7 +89,7 @@ select queue_name as queue, delayed_events, next_due, retry_events
 """
 
 DEAD_LETTERS = """
-select dl_queue, dl_consumer, count(*) from pgq.dead_letter group by 1, 2
+select queue_name, consumer_name, dead_letters from pgq.get_dead_letter_info(%s)
 """
 
 GROUPS = """
@@ -130,6 +133,17 @@ FOREIGN_LOCKS = """
 select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
 """
 
+#: What a role needs for statements that not every role may execute.
+NEEDS = {
+    DELAYED: "pgq.get_delayed_info(text)",
+    DEAD_LETTERS: "pgq.get_dead_letter_info(text)",
+    GROUPS: "pgq.get_parked_keys(text,text)",
+    PAUSED: "pgq.get_paused_consumers(text)",
+    FAILURES: "pgq.ticker_failure",
+    FAILING: "pgq.failing_consumer",
+    FOREIGN_LOCKS: "pgq.get_foreign_locks()",
+}
+
 # Only transactions that have written, or are prepared: events and rotation wait for these, in
 # whichever database of the cluster they are. Other users' sessions show their age only to members
 # of pg_monitor.
@@ -163,7 +177,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a queue's tables were switched, and what blocks the next switch."""
+    """When a queue's tables were switched, and what blocks the next switch, if that is due."""
 
     queue: str
     rotated_at: datetime
@@ -273,58 +287,53 @@ def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings
     """
     admin = Admin(conn)
     queues = admin.get_queue_info(queue)
-    [server] = _rows(conn, Server, SERVER)
+    may = dict(zip(NEEDS, _may_read_each(conn, NEEDS.values()), strict=True))
+
+    def rows(kind: type[Row], statement: str, arguments: Any = None) -> list[Row]:
+        return _rows(conn, kind, statement, arguments) if may.get(statement, True) else []
+
+    [server] = rows(Server, SERVER)
     dead_letters = None
-    if may_read(conn, "pgq.dead_letter"):
-        dead_letters = {(name, by): number for name, by, number in conn.execute(DEAD_LETTERS)}
+    if may[DEAD_LETTERS]:
+        counts = conn.execute(DEAD_LETTERS, [queue])
+        dead_letters = {(name, by): number for name, by, number in counts}
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
-    failing = _rows(conn, Failing, FAILING, needs=["pgq.failing_consumer"])
-    needs = ["pgq.get_paused_consumers(text)"]
-    paused = _rows(conn, ConsumerPause, PAUSED, [queue], needs=needs)
     return Readings(
         server,
         queues,
         admin.get_consumer_info(queue),
-        {row.queue: row for row in _rows(conn, Rotation, ROTATION)},
-        read_delayed(conn, queue),
+        {row.queue: row for row in rows(Rotation, ROTATION)},
+        {row.queue: row for row in rows(Delayed, DELAYED, [queue])},
         dead_letters,
         {each.batch_id: each for each in batches if each},
-        _rows(
-            conn,
-            Group,
-            GROUPS,
-            [queue],
-            needs=["pgq.get_group_info(text,text)", "pgq.get_parked_keys(text,text)"],
-        ),
-        _rows(conn, Transaction, TRANSACTIONS, {"older_than": older_than}),
-        _rows(conn, ForeignLock, FOREIGN_LOCKS, needs=["pgq.get_foreign_locks()"]),
-        _rows(conn, Failure, FAILURES, needs=["pgq.ticker_failure"]),
-        {(each.queue, each.consumer): each for each in failing},
-        {(each.queue_name, each.consumer_name): each.paused for each in paused},
+        rows(Group, GROUPS, [queue]),
+        rows(Transaction, TRANSACTIONS, {"older_than": older_than}),
+        rows(ForeignLock, FOREIGN_LOCKS),
+        rows(Failure, FAILURES),
+        {(each.queue, each.consumer): each for each in rows(Failing, FAILING)},
+        {
+            (each.queue_name, each.consumer_name): each.paused
+            for each in rows(ConsumerPause, PAUSED, [queue])
+        },
     )
 
 
-def read_delayed(conn: Connection, queue: str | None) -> dict[str, Delayed]:
-    """Return the delayed events of all queues, or of one, by queue; nothing without the right."""
-    rows = _rows(conn, Delayed, DELAYED, [queue], needs=["pgq.get_delayed_info(text)"])
-    return {row.queue: row for row in rows}
+def read_delayed(conn: Connection, queue: str) -> Delayed | None:
+    """Return the delayed events of a queue; nothing without the right."""
+    if not may_read(conn, NEEDS[DELAYED]):
+        return None
+    return next(iter(_rows(conn, Delayed, DELAYED, [queue])), None)
 
 
-def _rows(
-    conn: Connection,
-    kind: type[Row],
-    statement: str,
-    arguments: Any = None,
-    *,
-    needs: Sequence[str] = (),
-) -> list[Row]:
-    """Return the rows of a statement; none if the role may not read the objects that it needs."""
-    if needs and not may_read(conn, *needs):
-        return []
+def _rows(conn: Connection, kind: type[Row], statement: str, arguments: Any = None) -> list[Row]:
     with conn.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(statement, arguments).fetchall()
 
 
 def may_read(conn: Connection, *names: str) -> bool:
     """Whether the role may select from, or call, all of these."""
-    return conn.execute(MAY_READ, [list(names)]).fetchone() == (True,)
+    return all(_may_read_each(conn, names))
+
+
+def _may_read_each(conn: Connection, names: Iterable[str]) -> list[bool]:
+    return [may for (may,) in conn.execute(MAY_READ, [list(names)])]

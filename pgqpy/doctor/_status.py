@@ -5,6 +5,7 @@ The thresholds are stated here and nowhere else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -99,14 +100,23 @@ def judge(readings: Readings, patience: timedelta) -> Judgement:
     for each in readings.consumers:
         # One of a queue that was created since the queues were read is left out.
         consumers.get(each.queue_name, []).append(each)
+    letters: Counter[str] = Counter()
+    for (queue, _), number in (readings.dead_letters or {}).items():
+        # Of all consumers that were ever registered.
+        letters[queue] += number
     queues = [
-        _queue(readings, info, consumers[info.queue_name], patience) for info in readings.queues
+        _queue(readings, info, consumers[info.queue_name], letters[info.queue_name], patience)
+        for info in readings.queues
     ]
     return Judgement(readings, queues, patience)
 
 
 def _queue(
-    readings: Readings, info: QueueInfo, consumers: list[ConsumerInfo], patience: timedelta
+    readings: Readings,
+    info: QueueInfo,
+    consumers: list[ConsumerInfo],
+    dead_letters: int,
+    patience: timedelta,
 ) -> QueueStatus:
     rotation = readings.rotations[info.queue_name]
     now = readings.server.time
@@ -128,7 +138,7 @@ def _queue(
         retry_events=delayed.retry_events if delayed else None,
         delayed_events=delayed.delayed_events if delayed else None,
         next_due_in=delayed.next_due - now if delayed and delayed.next_due else None,
-        dead_letters=_dead_letters(readings, info.queue_name),
+        dead_letters=None if readings.dead_letters is None else dead_letters,
         rotated=now - rotation.rotated_at,
         rotation_due_in=due_in,
         rotation_held_by=held_by,
@@ -137,15 +147,6 @@ def _queue(
             for consumer in consumers
         ],
     )
-
-
-def _dead_letters(readings: Readings, queue: str, consumer: str | None = None) -> int | None:
-    """Count a queue's dead letters, of all consumers that were ever registered, or of one."""
-    if readings.dead_letters is None:
-        return None
-    if consumer is not None:
-        return readings.dead_letters.get((queue, consumer), 0)
-    return sum(number for (name, _), number in readings.dead_letters.items() if name == queue)
 
 
 def _queue_state(info: QueueInfo) -> QueueState:
@@ -188,7 +189,11 @@ def _consumer(
         pending_events=info.pending_events,
         last_tick=info.last_tick,
         current_batch=info.current_batch,
-        dead_letters=_dead_letters(readings, info.queue_name, info.consumer_name),
+        dead_letters=(
+            None
+            if readings.dead_letters is None
+            else readings.dead_letters.get((info.queue_name, info.consumer_name), 0)
+        ),
         progress=progress,
         failing=failing,
         paused=paused,

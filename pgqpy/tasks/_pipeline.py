@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -16,6 +17,13 @@ from pgqpy.tasks._values import Task
 Function = TypeVar("Function", bound=Callable[[Any, Task], Any])
 
 Kind: TypeAlias = Literal["direct", "choice", "fork", "sink"]
+
+
+#: Tells the server of stations, for those that draw them; it writes what is new.
+SET_STATIONS = b"""
+select pgq_task.set_station(s.queue, %s, s.is_start, s.leads_to)
+  from jsonb_to_recordset(%s::jsonb) s (queue text, is_start boolean, leads_to text[])
+"""
 
 
 class To(Move):
@@ -150,6 +158,17 @@ class Pipeline:
     def station_of(self, task: Task) -> Station:
         """Return the station of a task."""
         return self._stations[task.queue.removeprefix(f"{self.name}.")]
+
+    def described(self, queues: Collection[str]) -> str:
+        """Return the stations of these queues as JSON, for `SET_STATIONS`."""
+        found = {self.queue(each.name): each for each in self._stations.values()}
+        return json.dumps(
+            [
+                {"queue": queue, "is_start": each.name in self.start, "leads_to": each.targets}
+                for queue, each in found.items()
+                if queue in queues
+            ]
+        )
 
     # --- outcomes
 

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from pgqpy.connection_async import AsyncConnection
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.errors import PgqError, translate_errors
+from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks._client_async import AsyncTasks
-from pgqpy.tasks._pipeline import Pipeline
+from pgqpy.tasks._pipeline import SET_STATIONS, Pipeline
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
 
@@ -44,6 +46,17 @@ class AsyncPipelineWorker(AsyncTaskWorker):
         for name in served:
             pipeline.check_function(name, awaited=inspect.iscoroutinefunction(self.run))
         super().__init__(dsn, [pipeline.queue(name) for name in served], **options)
+
+    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Work like `AsyncTaskWorker.run`, and first tell the console of the stations."""
+        async with await async_connect(self.dsn, autocommit=True, prepare_threshold=None) as conn:
+            given = [self.pipeline.name, self.pipeline.described(self.queues)]
+            try:
+                with translate_errors():
+                    await conn.execute(SET_STATIONS, given)
+            except PgqError as error:
+                logger.warning("the console cannot draw pipeline %s: %s", given[0], error)
+        await super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
         station = self.pipeline.station_of(task)

@@ -39,15 +39,17 @@ select oldest.tick_time as oldest, place.tick_time as position, newest.tick_time
  where q.queue_name = %s
 """
 # What a role sees of the sessions of others is PostgreSQL's decision. Between two batches a
-# session is named after the consumer only, whichever its queue is, with a version at the end.
+# session is named after the consumer only, whichever its queue is, with a version. An archive
+# says its path after it.
 SESSIONS = r"""
 select pid, usename::text as role, host(client_addr) as host, backend_start as since,
        application_name like 'pgqpy batch %%' as has_batch,
-       substring(rest, '^ (.+)$') as version
+       substring(rest, '^ ([^ :]+)') as version
   from pg_catalog.pg_stat_activity
   left join lateral (
        select substr(application_name, length(%(name)s) + 1) as rest
-        where starts_with(application_name, left(%(name)s, 63))) r on rest ~ '^( \d+\.\S+)?$'
+        where starts_with(application_name, left(%(name)s, 63))) r
+       on rest ~ '^( \d+\.[^ :]+)?(: .+)?$'
  where application_name like 'pgqpy batch ' || %(batch)s || ',%%'
     or datname = current_database() and rest is not null
  order by has_batch desc, since

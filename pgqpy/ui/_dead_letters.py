@@ -19,8 +19,10 @@ from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 from pgqpy.ui._view import Bulk, Done, Look, View
 
-#: Letters on the page; the newest of those found, which are grouped; a chunk of a change.
-SHOWN, GROUPED, CHUNK = 50, 10_000, 5000
+#: Letters on the page; the newest of those found, which are grouped.
+SHOWN, GROUPED = 50, 10_000
+#: A chunk of a change; letters that are found at once for the next chunks.
+CHUNK, FOUND = 5000, 100_000
 #: Groups on the page.
 LARGEST = 30
 NUMBER = re.compile(r"\d+")
@@ -188,11 +190,21 @@ def _change_all(name: str, look: Look, form: Mapping[str, str], **how: str) -> D
     count, newest = _count(look.visit.conn, which)
     if not count:
         raise InvalidParameter("no dead letter was found", hint="they are gone, or none fits")
-    change, given = CHANGES[name], asdict(which) | {"newest": newest, "limit": CHUNK}
+    change, given = CHANGES[name], asdict(which) | {"newest": newest, "limit": FOUND}
+    # To find the oldest takes a look at all of them, so many are found at once.
+    found: list[int] = []
 
     def step(conn: Connection) -> int:
-        [[ids]] = conn.execute(IDS.encode(), given).fetchall()
-        return change(DeadLetters(conn), DeadLetterFilter(ids=ids), **how) if ids else 0
+        done = 0
+        while not done:
+            if not found:
+                [[ids]] = conn.execute(IDS.encode(), given).fetchall()
+                found.extend(ids)
+            ids, found[:CHUNK] = found[:CHUNK], []
+            if not ids:
+                break
+            done = change(DeadLetters(conn), DeadLetterFilter(ids=ids), **how)
+        return done
 
     what = f"{'change and replay' if how else name} {plural(count, 'dead letter')}"
     return Done(f"began to {what}", bulk=Bulk(what, count, step))

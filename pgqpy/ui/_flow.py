@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from markupsafe import Markup
 from psycopg.rows import class_row
 
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, PgqError, translate_errors
 from pgqpy.tasks import FlowStep
+from pgqpy.ui._graph import BOXES, Box, draw
 from pgqpy.ui._piece import IN_LIST, piece
 from pgqpy.ui._view import Look, View
 
-#: Steps that are drawn singly, boxes in the drawing, steps in the table.
-SINGLE, BOXES, LISTED = 40, 200, 200
-WIDTH, HEIGHT, GAP_X, GAP_Y = 170, 44, 50, 16
+#: Steps that are drawn singly, steps in the table.
+SINGLE, LISTED = 40, 200
 #: With a piece of each result, as text.
 STEPS = f"""
 select nr, id, name, queue, after, state, attempts, {piece("error")}, {piece("result")}
@@ -31,37 +29,6 @@ class FlowNotFound(PgqError):
     """There is no flow of this number."""
 
 
-@dataclass(slots=True)
-class Box:
-    """One step, or all with the same name and distance from the start."""
-
-    column: int
-    row: int
-    name: str
-    states: Counter[str] = field(default_factory=Counter)
-    after: set[int] = field(default_factory=set)
-    #: The one step that it is.
-    step: FlowStep | None = None
-
-    @property
-    def tone(self) -> str:
-        tones = {TONES.get(state, "plain") for state in self.states}
-        for tone in ("bad", "warn", "plain"):
-            if tone in tones:
-                return tone
-        return "good"
-
-    @property
-    def says(self) -> str:
-        if self.step is not None:
-            return next(iter(self.states))
-        return ", ".join(f"{count:,} {state}" for state, count in self.states.most_common())
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return 2 + self.column * (WIDTH + GAP_X), 2 + self.row * (HEIGHT + GAP_Y)
-
-
 def boxes(steps: list[FlowStep]) -> list[Box]:
     """Arrange steps, those with lower numbers first. Many of them are drawn together."""
     single = len(steps) <= SINGLE
@@ -70,63 +37,32 @@ def boxes(steps: list[FlowStep]) -> list[Box]:
     box_of: dict[int, int] = {}
     rows: Counter[int] = Counter()
     drawn: list[Box] = []
+    states: list[Counter[str]] = []
     for step in steps:
         column[step.nr] = at = max((column[each] + 1 for each in step.after), default=0)
         name = step.name or step.queue
         key = at, step.nr if single else name
         if key not in found:
             found[key] = len(drawn)
-            drawn.append(Box(at, rows[at], name, step=step if single else None))
+            drawn.append(Box(at, rows[at], name, url=address(step) if single else ""))
+            states.append(Counter())
             rows[at] += 1
         box_of[step.nr] = found[key]
-        box = drawn[found[key]]
-        box.states[step.state or "not readable"] += 1
-        box.after |= {box_of[each] for each in step.after}
+        states[found[key]][step.state or "not readable"] += 1
+        drawn[found[key]].after |= {box_of[each] for each in step.after}
+    for box, counts in zip(drawn, states, strict=True):
+        tones = {TONES.get(state, "plain") for state in counts}
+        box.tone = next((each for each in ("bad", "warn", "plain") if each in tones), "good")
+        counted = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
+        box.lines = [next(iter(counts)) if single else counted]
     return drawn
 
 
-def address(step: FlowStep, root: str) -> str:
+def address(step: FlowStep) -> str:
     """Return the page of a step's task."""
     if step.state in ("finished", "removed"):
-        return f"{root}/finished_task?{urlencode({'name': step.queue, 'id': step.id})}"
-    return f"{root}/task?id={step.id}"
-
-
-def draw(drawn: list[Box], root: str) -> Markup:
-    """Draw boxes and what each waits for; a single step leads to its task."""
-    shown = drawn[:BOXES]
-    lines, rects = Markup(""), Markup("")
-    for box in shown:
-        x, y = box.place
-        for before in sorted(box.after):
-            a, b = shown[before].place
-            a, b, middle = a + WIDTH, b + HEIGHT // 2, x - GAP_X // 2
-            lines += Markup('<path d="M{} {}C{} {} {} {} {} {}"/>').format(
-                a, b, middle, b, middle, y + HEIGHT // 2, x, y + HEIGHT // 2
-            )
-        inner = Markup(
-            '<rect x="{}" y="{}" width="{}" height="{}" rx="5" class="{}"/>'
-            '<text x="{}" y="{}">{}</text><text x="{}" y="{}" class="quiet">{}</text>'
-        ).format(
-            *(x, y, WIDTH, HEIGHT, box.tone),
-            *(x + 9, y + 19, _short(box.name)),
-            *(x + 9, y + 35, _short(box.says)),
-        )
-        title = Markup("<title>{}: {}</title>").format(box.name, box.says)
-        if box.step is None:
-            rects += Markup("<g>{}{}</g>").format(title, inner)
-        else:
-            rects += Markup('<a href="{}">{}{}</a>').format(address(box.step, root), title, inner)
-    wide = max(box.place[0] for box in shown) + WIDTH + 2
-    high = max(box.place[1] for box in shown) + HEIGHT + 2
-    return Markup(
-        '<svg class="graph" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="group"'
-        ' aria-label="Steps of the flow">{2}{3}</svg>'
-    ).format(wide, high, lines, rects)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:23]}…"
+        return f"/finished_task?{urlencode({'name': step.queue, 'id': step.id})}"
+    return f"/task?id={step.id}"
 
 
 def flow(look: Look) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from pgqpy.doctor._history import SPAN, History
 from pgqpy.doctor._queues import Status, status_of
 from pgqpy.doctor._readings import read
-from pgqpy.doctor._status import ConsumerState, QueueState, QueueStatus, judge
+from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus, judge
 from pgqpy.doctor._workers import task_workers
 from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
@@ -20,20 +21,25 @@ TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
 TASK_LIST = "pgq_task.list_tasks(text, jsonb, integer)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """A queue in the list, worst first."""
 
     status: QueueStatus
     history: History
 
-    @property
+    @cached_property
     def is_wrong(self) -> bool:
-        queue = self.status
-        wrong = (ConsumerState.STUCK, ConsumerState.FAILING)
-        return queue.state is QueueState.NO_TICKER or any(c.state in wrong for c in queue.consumers)
+        return bool(self.wrong) or self.status.state is QueueState.NO_TICKER
 
-    @property
+    @cached_property
+    def wrong(self) -> list[ConsumerStatus]:
+        """The consumers that fail, and those that are stuck."""
+        states = (ConsumerState.FAILING, ConsumerState.STUCK)
+        found = [each for each in self.status.consumers if each.state in states]
+        return sorted(found, key=lambda each: each.state)
+
+    @cached_property
     def lag(self) -> timedelta | None:
         """The age of the position of the consumer that is farthest behind."""
         return max((c.lag for c in self.status.consumers if c.lag is not None), default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -76,7 +76,8 @@ def _typed(context: Context, action: str, name: str, otherwise: object = "") -> 
     return refused.get(name, otherwise) if refused.get("action") == action else otherwise
 
 
-def _query(**values: object) -> str:
+@lru_cache(4096, typed=True)
+def _query(**values: str | int | None) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
 

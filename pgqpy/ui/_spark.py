@@ -19,13 +19,15 @@ FORGET = "pgq.forget_stream_writer(text, text)"
 #: Sessions by their names: see pgqpy_consumers.spark.
 STREAM = re.compile(r"pgqpy (.+) stream")
 SLICE = re.compile(r"pgqpy (.+) slice")
+ARCHIVE = re.compile(r"pgqpy (.+?) \d+\.[^ :]+: (.+?) to (.+)", re.DOTALL)
 
 SESSIONS = r"""
 select pid, application_name as name, host(client_addr) as host, usename::text as role,
        backend_start as since
   from pg_stat_activity
  where datname = current_database()
-   and application_name ~ '^pgqpy (spark (read|sink)$|batch \d{1,19}, \d{1,9} s|.+ (stream|slice)$)'
+   and application_name ~ '^pgqpy (spark (read|sink)$|batch \d{1,19}, \d{1,9} s|.+ (stream|slice)$'
+                           '|.+ \d+\.[^ :]+: .+ to .)'
  order by backend_start, pid
  limit %s
 """
@@ -88,12 +90,22 @@ def spark(look: Look) -> dict[str, Any]:
             values[name] = cursor.execute(statement, [SHOWN]).fetchall() if may else None
     work = [each | _work(each["name"]) for each in sessions]
     streaming = {each["consumer"] for each in work if each["what"] == "stream"}
+    archives = {
+        (each["queue"], each["consumer"], each["path"]) for each in work if each["path"] is not None
+    }
+    infos = Admin(conn).get_consumer_info() if streaming or archives else ()
+    found = {(each.queue_name, each.consumer_name): each for each in infos}
     return values | {
         "sessions": work,
-        "streams": [
-            each
-            for each in (Admin(conn).get_consumer_info() if streaming else ())
-            if each.consumer_name in streaming
+        "streams": [each for (_, name), each in found.items() if name in streaming],
+        "archives": [
+            {
+                "queue": queue,
+                "consumer": consumer,
+                "path": path,
+                "info": found.get((queue, consumer)),
+            }
+            for queue, consumer, path in sorted(archives)
         ],
         "may_forget": not look.visit.read_only and look.visit.may_call(FORGET),
     }
@@ -101,8 +113,12 @@ def spark(look: Look) -> dict[str, Any]:
 
 def _work(name: str) -> dict[str, Any]:
     """Tell from a session's name what it does."""
-    found: dict[str, Any] = {"what": "", "consumer": None, "progress": None}
-    if stream := STREAM.fullmatch(name):
+    found: dict[str, Any] = {"what": "", "consumer": None, "progress": None, "path": None}
+    if archive := ARCHIVE.fullmatch(name):
+        found |= {"what": "archives", "consumer": archive[1], "queue": archive[2]}
+        # PostgreSQL cuts names at 63 bytes.
+        found["path"] = archive[3] + ("…" if len(name) == 63 else "")
+    elif stream := STREAM.fullmatch(name):
         found |= {"what": "stream", "consumer": stream[1]}
     elif part := SLICE.fullmatch(name):
         found |= {"what": "reads a slice", "consumer": part[1]}

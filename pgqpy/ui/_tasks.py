@@ -22,7 +22,7 @@ from pgqpy.errors import (
     translate_errors,
 )
 from pgqpy.tasks import TaskProgress, Tasks
-from pgqpy.ui import _chosen
+from pgqpy.ui import _chosen, _pipeline
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
 from pgqpy.ui._overview import COUNTED, TASK_SIZES
@@ -82,6 +82,7 @@ def task_queues(look: Look) -> dict[str, Any]:
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
         "schedules": schedules(look),
+        "pipelines": _pipeline.pipelines(look),
         "flows": flows[:LARGEST],
         "more_flows": len(flows) > LARGEST,
         "workers": workers and workers[:LARGEST],
@@ -120,9 +121,11 @@ def task_queue(look: Look) -> dict[str, Any]:
                 last = IN_LIST | {"queue": name, "most": FINISHED, "ids": None}
                 done = cursor.execute(FINISHED_TASKS.encode(), last).fetchall()
     may_read_limits = look.visit.may_call(GET_LIMITS)
-    preview = allowed(look).get(look.query.get("preview", "")) if found else None
+    changes = allowed(look)
+    preview = changes.get(look.query.get("preview", "")) if found else None
     return {
         "queue": info,
+        "pipeline": _pipeline.pipeline_of(look) if may_read else None,
         "may_read": may_read,
         "states": _chosen.STATES,
         "given": _chosen.fields(look.query),
@@ -139,7 +142,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         "limit_names": LIMITS,
         "settings": settings,
         "meanings": PARAMETERS,
-        "changes_of": _offered(look, any(each["origin"] for each in found)),
+        "changes_of": _offered(changes, any(each["origin"] for each in found)),
         "preview": look.query.get("preview") if preview else None,
         "change": preview,
         # Not while the page is only kept up to date.
@@ -149,8 +152,8 @@ def task_queue(look: Look) -> dict[str, Any]:
     }
 
 
-def _offered(look: Look, has_failed: bool) -> dict[str, _chosen.Change]:
-    return {name: each for name, each in allowed(look).items() if name != "retry" or has_failed}
+def _offered(changes: Mapping[str, _chosen.Change], has_failed: bool) -> dict[str, _chosen.Change]:
+    return {name: each for name, each in changes.items() if name != "retry" or has_failed}
 
 
 def _shown(kind: str | None, look: Look) -> str | None:
@@ -247,7 +250,7 @@ def task(look: Look) -> dict[str, Any]:
         ],
         "changes_of": {
             name: each
-            for name, each in _offered(look, bool(found["origin"])).items()
+            for name, each in _offered(allowed(look), bool(found["origin"])).items()
             if found["status"] != "claimed" or name == "cancel"
         },
         "may_edit": may_edit,
@@ -373,4 +376,5 @@ VIEWS = [
         menu="task_queues",
     ),
     View("finished_task", "Finished task", finished_task, {"replay": replay}, menu="task_queues"),
+    *_pipeline.VIEWS,
 ]

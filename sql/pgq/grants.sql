@@ -28,7 +28,7 @@ declare
         'check_event_condition(text)', '_expression_tokens(text)', '_assert_readable(integer, bigint)',
         'tick_range_sql(text, bigint, bigint)', 'snapshot_range_sql(text, bigint, txid_snapshot, bigint, txid_snapshot, text)',
         'where_is_event(text, bigint)', 'has_replayed(text, bigint, timestamptz, boolean)', 'payload_values(text, jsonpath)',
-        'tick_channel(text)', 'finish_batch(bigint)', 'get_delayed_events(text, integer)', 'get_delayed_info(text)',
+        'tick_channel(text)', 'finish_batch(bigint)', 'get_delayed_events(text, integer)', 'get_delayed_info(text)', 'get_dead_letter_info(text)',
         'find_counted_tables(text[])', 'row_counts_to_start(text, text, regclass[])', 'start_row_count(text, text, regclass, bigint, txid_snapshot, bigint)',
         'count_batch_rows(bigint, regclass[])',
         'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',

@@ -15,7 +15,8 @@ grant execute on function
     pgq_task.modify, pgq_task.stop, pgq_task.start, pgq_task.change_tasks, pgq_task.remove_tasks, pgq_task.requeue,
     pgq_task.list_tasks, pgq_task.finished_tasks, pgq_task.get_result, pgq_task.get_flow,
     pgq_task.list_flows,
-    pgq_task.get_statistics, pgq_task.queue_is_empty, pgq_task.next_time, pgq_task.get_workers
+    pgq_task.get_statistics, pgq_task.queue_is_empty, pgq_task.next_time, pgq_task.set_station, pgq_task.get_stations,
+    pgq_task.get_workers
 to pgq_reader;
 
 grant execute on function

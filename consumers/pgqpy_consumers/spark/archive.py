@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -40,6 +41,8 @@ __all__ = ["Archive", "ArchiveError", "ArchiveGap", "Commit"]
 LOCK = 0x70677161
 """In pg_locks: classid 1885827425 (the letters pgqa), objsubid 2; objid is a hash of the names."""
 
+#: In a URL, such as s3a://key:secret@bucket.
+_PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^@]*@")
 _WAIT: LiteralString = "set local lock_timeout = '10s'"
 _TAKE: LiteralString = "select pg_catalog.pg_advisory_xact_lock(%s, pg_catalog.hashtext(%s))"
 
@@ -135,6 +138,11 @@ class Archive(SparkConsumer):
 
     def _begin(self) -> None:
         self.register()
+
+    def _work(self) -> str:
+        # All roles see it.
+        path = _PASSWORD.sub(r"\1@", self.path)
+        return f": {self.queue} to {path}"
 
     @classmethod
     def run_shards(

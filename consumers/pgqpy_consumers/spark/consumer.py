@@ -246,6 +246,10 @@ class SparkConsumer:
     def _begin(self) -> None:
         """Called at the beginning of `run`, in each shard."""
 
+    def _work(self) -> str:
+        """What to say in the names of its sessions, after that of the consumer."""
+        return ""
+
     def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self.failed_batch = None
         self._conn = conn
@@ -326,6 +330,9 @@ class _Loop(pgqpy.Consumer):
             super().run(**options)
         finally:
             self._collects = self._until_empty = False
+
+    def session_name(self) -> str:
+        return f"{super().session_name()}{self._owner._work()}"[:63]
 
     def wants_batch(self, conn: pgqpy.Connection) -> bool:
         """Whether enough events are there, and not more than were to be processed."""

@@ -132,7 +132,7 @@ def show(conn: Connection, queue: str) -> None:
     info = one_queue(conn, queue)
     config = read_config(conn, queue)
     consumers = Admin(conn).get_consumer_info(queue)
-    found = read_delayed(conn, queue).get(queue)
+    found = read_delayed(conn, queue)
     delayed = {
         "delayed_events": found.delayed_events if found else None,
         "next_due": found.next_due if found else None,

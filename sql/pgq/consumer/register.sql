@@ -355,6 +355,34 @@ begin
 end;
 $$;
 
+create or replace function pgq._consumer_info(
+    i_queue_name text, i_consumer_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language sql stable
+as $$
+-- Returns the progress of consumers: see pgq.get_consumer_info(2). PostgreSQL plans it with the query that calls it, for
+-- one consumer or for all.
+    select q.queue_name, c.co_name,
+           current_timestamp - t.tick_time,
+           current_timestamp - s.sub_active,
+           s.sub_last_tick, s.sub_batch, s.sub_next_tick,
+           (select * from pgq._count_events(s.sub_queue, t.tick_event_seq, newest.tick_event_seq))
+      from pgq.subscription s
+      join pgq.queue q on q.queue_id = s.sub_queue
+      join pgq.consumer c on c.co_id = s.sub_consumer
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = s.sub_queue and tick_id = s.sub_last_tick limit 1) t on true
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = s.sub_queue order by tick_id desc limit 1) newest on true
+     where (i_queue_name is null or q.queue_name = i_queue_name)
+       and (i_consumer_name is null or c.co_name = i_consumer_name)
+     order by 1, 2;
+$$;
+
 create or replace function pgq.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -372,23 +400,7 @@ as $$
 --      last_tick       - last tick that the consumer has finished
 --      current_batch   - open batch, and next_tick, where that ends
 --      pending_events  - events after that tick, as counted by the event sequence
-    select q.queue_name, c.co_name,
-           current_timestamp - t.tick_time,
-           current_timestamp - s.sub_active,
-           s.sub_last_tick, s.sub_batch, s.sub_next_tick,
-           pgq._events_between(s.sub_queue, t.tick_event_seq, newest.tick_event_seq)
-      from pgq.subscription s
-      join pgq.queue q on q.queue_id = s.sub_queue
-      join pgq.consumer c on c.co_id = s.sub_consumer
-      left join lateral (
-           select * from pgq.tick_log
-            where tick_queue = s.sub_queue and tick_id = s.sub_last_tick limit 1) t on true
-      left join lateral (
-           select * from pgq.tick_log
-            where tick_queue = s.sub_queue order by tick_id desc limit 1) newest on true
-     where (i_queue_name is null or q.queue_name = i_queue_name)
-       and (i_consumer_name is null or c.co_name = i_consumer_name)
-     order by 1, 2;
+    select * from pgq._consumer_info(i_queue_name, i_consumer_name);
 $$;
 
 create or replace function pgq.get_consumer_info(
@@ -399,7 +411,7 @@ returns setof record
 language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of a queue's consumers; see pgq.get_consumer_info(2).
-    select * from pgq.get_consumer_info(i_queue_name, null);
+    select * from pgq._consumer_info(i_queue_name, null);
 $$;
 
 create or replace function pgq.get_consumer_info(
@@ -409,5 +421,5 @@ returns setof record
 language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of all consumers; see pgq.get_consumer_info(2).
-    select * from pgq.get_consumer_info(null, null);
+    select * from pgq._consumer_info(null, null);
 $$;

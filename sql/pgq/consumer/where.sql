@@ -262,8 +262,8 @@ state as (
                                      where l.pos_batch = f.sub_batch) end as since,
            null::timestamptz as due,
            case when f.rank < 6 then f.retry + 1 end as attempt,
-           case f.rank when 2 then pgq._events_between(q.queue_id, here.tick_event_seq,
-                                                       coalesce(f.tick_event_seq, newest.tick_event_seq)) end as events,
+           case f.rank when 2 then (select * from pgq._count_events(q.queue_id, here.tick_event_seq,
+                                                                    coalesce(f.tick_event_seq, newest.tick_event_seq))) end as events,
            case f.rank when 2 then coalesce(f.nr, newest.nr) - here.nr end as ticks,
            case f.rank when 1 then f.sub_batch end as batch_id,
            case when f.rank = 1 then (select split_part(cf_error, E'\n\n', 1) from pgq.consumer_failure where cf_registration = f.reg_id and cf_batch = f.sub_batch)

@@ -22,7 +22,7 @@ as $$
            q.queue_external_ticker, q.queue_ticker_paused,
            q.queue_ticker_max_count, q.queue_ticker_max_lag, q.queue_ticker_idle_period,
            current_timestamp - newest.tick_time,
-           pgq._events_between(q.queue_id, past.tick_event_seq, newest.tick_event_seq)
+           (select * from pgq._count_events(q.queue_id, past.tick_event_seq, newest.tick_event_seq))
                / nullif(extract(epoch from newest.tick_time - past.tick_time), 0)::float8,
            case when pg_is_in_recovery() then greatest(fresh.events - 32, 0) else fresh.events end,
            newest.tick_id
@@ -35,9 +35,7 @@ as $$
              from (select tick_time, tick_event_seq from pgq.tick_log
                     where tick_queue = q.queue_id and not tick_early and tick_id < newest.tick_id
                     order by tick_id desc limit 20) nominal) past on true
-     cross join lateral (
-           select pgq._events_between(q.queue_id, newest.tick_event_seq,
-                                      pgq._event_seq_value(q.queue_event_seq_id)) as events) fresh
+     cross join lateral pgq._count_events(q.queue_id, newest.tick_event_seq, pgq._event_seq_value(q.queue_event_seq_id)) fresh (events)
      where i_queue_name is null or q.queue_name = i_queue_name
      order by q.queue_name;
 $$;

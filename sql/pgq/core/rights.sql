@@ -614,7 +614,9 @@ select dl_id, dl_time, dl_queue, dl_consumer, dl_group, dl_batch, dl_attempts,
        pgq._shown(ev_extra3) as ev_extra3, pgq._shown(ev_extra4) as ev_extra4
   from pgq._dead_letter
  where dl_queue not in (select queue_name from pgq.queue where queue_restricted)
-    or pgq._may_see((select queue_id from pgq.queue where queue_name = dl_queue), coalesce(dl_group, dl_consumer), current_user);
+    or pgq._may_see((select queue_id from pgq.queue where queue_name = dl_queue), coalesce(dl_group, dl_consumer), current_user)
+ -- PostgreSQL does not find the newest by index otherwise, since the view hides rows.
+ order by dl_id desc;
 
 create or replace view pgq.parked_key with (security_barrier) as
 select parked_id, parked_group, parked_part, pgq._shown(parked_key) as parked_key, parked_since, parked_attempts, parked_next,

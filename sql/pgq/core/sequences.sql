@@ -65,10 +65,11 @@ as $$
     select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;
 
-create or replace function pgq._events_between(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
-returns bigint
+create or replace function pgq._count_events(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
+returns setof bigint
 language sql stable
 as $$
+-- A set of one, since PostgreSQL then plans it with the query that calls it.
 -- Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by the
 -- sequence.
     select i_to_seq - i_from_seq - least(coalesce(sum(forced_numbers), 0)::bigint, greatest(i_to_seq - i_from_seq, 0))

@@ -258,3 +258,23 @@ begin
     return n;
 end;
 $$;
+
+create or replace function pgq.get_dead_letter_info(
+    i_queue_name text default null,
+    out queue_name text, out consumer_name text, out dead_letters bigint)
+returns setof record
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the number of dead letters of each consumer that has any, also of those that are not registered any more. It
+-- counts all of them.
+-- Parameters:
+--      i_queue_name    - the queue; null for all
+begin
+    return query
+    select dl_queue, dl_consumer, count(*)
+      from pgq._dead_letter
+     where i_queue_name is null or dl_queue = i_queue_name
+     group by 1, 2
+     order by 1, 2;
+end;
+$$;

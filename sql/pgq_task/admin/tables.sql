@@ -6,3 +6,12 @@ create table pgq_task.queue_grant (
     actions             text[]          not null,
     constraint queue_grant_pkey primary key (queue_id, grantee)
 );
+
+-- Stations of pipelines, as their workers know them: see pgq_task.set_station(4).
+create table pgq_task.station (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    pipeline            text            not null,
+    is_start            boolean         not null,
+    leads_to            text[]          not null,
+    constraint station_pkey primary key (queue_id)
+);

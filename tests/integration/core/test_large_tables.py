@@ -81,6 +81,18 @@ def test_rotation_does_not_read_the_table_that_it_empties(conn: Connection) -> N
     assert ops.rotations(conn, "q") == 3
 
 
+def test_the_newest_dead_letters_are_found_by_index(conn: Connection) -> None:
+    conn.execute("""
+        insert into pgq._dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,
+                                      ev_id, ev_time, ev_type)
+        select 'q', 'c', 1, 1, 'r', n, now(), 't' from generate_series(1, 10000) n;
+        analyze pgq._dead_letter""")
+    newest = "explain select * from pgq.dead_letter order by dl_id desc limit 100"
+    plan = " ".join(line for (line,) in conn.execute(newest))
+    assert "dead_letter_pkey" in plan
+    assert "Sort" not in plan
+
+
 @contextmanager
 def reading_no_table(conn: Connection) -> Iterator[None]:
     before = ops.value(conn, READ_WHOLE)

@@ -174,6 +174,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
     ),
     "get_consumer_start": ("pgq.get_consumer_start('closed', 'c')",),
     "get_delayed_info": ("pgq.get_delayed_info('closed')",),
+    "get_dead_letter_info": ("pgq.get_dead_letter_info('closed')",),
     "get_group_info": ("pgq.get_group_info('closed', 'c')",),
     "get_group_partitions": ("pgq.get_group_partitions('closed', 'c')",),
     "get_tick_snapshot": ("pgq.get_tick_snapshot('closed', %(tick)s)",),

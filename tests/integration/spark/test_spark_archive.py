@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+import pgqpy
 from pgqpy.errors import ConsumerInUse
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
@@ -324,6 +325,25 @@ def test_another_queue_of_the_same_name_is_refused(
     with pytest.raises(ForeignOffset):
         archiver.run_once()
     assert ids(spark, tmp_path / "lake") == committed
+
+
+def test_the_sessions_name_says_what_is_archived_and_where(
+    dsn: str, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
+) -> None:
+    from pgqpy_consumers.spark.archive import Archive
+
+    told = "select application_name from pg_stat_activity where pid = %s"
+    names: list[str] = []
+
+    def on_commit(archiver: Archive, _: object) -> None:
+        pid = archiver.conn.info.backend_pid
+        names.extend(name for (name,) in conn.execute(told, [pid]).fetchall())
+
+    fill(conn, queue)
+    archive(on_commit=on_commit).run_once()
+    assert names == [f"pgqpy archive {pgqpy.__version__}: {queue} to {tmp_path}/lake"[:63]]
+    secret = Archive(dsn, queue="q", path="s3a://key:se/cret@bucket/lake")
+    assert secret._work() == ": q to s3a://key@bucket/lake"
 
 
 def test_archivers_of_one_directory_take_turns(

@@ -35,6 +35,7 @@ DENIED: dict[str, tuple[LiteralString, ...]] = {
     ),
     "set_waiting": ("set_waiting('{closed}')",),
     "finish_and_claim": ("finish_and_claim('w', %(task)s, 2, 'open')",),
+    "set_station": ("set_station('closed', 'closed', true, '{}')",),
     "fail": ("fail('w', %(task)s, 2, 'bad')", "fail('w', %(task)s, 2, 'bad', final => true)"),
     "fail_many": ("fail_many('w', array[%(task)s], '{2}', '{bad}')",),
     "cancel": ("cancel(%(task)s)",),
@@ -46,6 +47,7 @@ DENIED: dict[str, tuple[LiteralString, ...]] = {
 
 SILENT: dict[str, LiteralString] = {
     "list_tasks": "select count(*) from pgq_task.list_tasks()",
+    "get_stations": "select count(*) from pgq_task.get_stations()",
     "get_queue_info": "select count(total) from pgq_task.get_queue_info('closed')",
     "get_statistics": "select count(*) from pgq_task.get_statistics() where queue_name = 'closed'",
     "get_progress": "select count(*) from pgq_task.get_progress()",
@@ -96,6 +98,11 @@ def named(conn: Connection, stranger: Connection) -> dict[str, object]:
     )
     flow = ops.value(conn, 'select flow from pgq_task.push_flow(\'[{"queue": "closed"}]\')')
     conn.execute("update pgq_task.flow_step set result = '1'")
+    conn.execute(
+        "insert into pgq_task.station select queue_id, 'p', true, '{}' from pgq_task.queue"
+        " where queue_name = %s",
+        [Q],
+    )
     return {
         "task": task,
         "flow": flow,

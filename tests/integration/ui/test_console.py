@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -547,15 +547,20 @@ def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
         get(client, url)
         return statements
 
-    views = ("/", "/queues", "/task_queues")
+    views = ("/", "/queues", "/task_queues", "/task_queue?name=t", "/pipeline?name=p", "/spark")
     Admin(conn).create_queue("q")
     tasks.create_queue("t")
+    tasks.create_queue("p.a")
+    station: LiteralString = "select pgq_task.set_station(%s, 'p', true, '{b}')"
+    conn.execute(station, ["p.a"])
     get(client, "/")
     before = [needed(url) for url in views]
     for number in range(10):
         Admin(conn).create_queue(f"q{number}")
         conn.execute("select pgq.register_consumer(%s, 'c')", [f"q{number}"])
         tasks.create_queue(f"t{number}")
+        tasks.create_queue(f"p.{number}")
+        conn.execute(station, [f"p.{number}"])
     assert [needed(url) for url in views] == before
     assert max(before) <= 25
 

@@ -36,6 +36,24 @@ def test_sessions_of_spark_tell_what_they_do(
     assert "3 of 8 tasks" in page
 
 
+def test_an_archive_shows_how_far_it_is_and_where(
+    dsn: str, conn: Connection, queue: str, connect: Connect, console: Console
+) -> None:
+    Admin(conn).register_consumer(queue, "archive")
+    tick = Admin(conn).get_consumer_info(queue, "archive")[0].last_tick
+    client, work = console(dsn), "archive 1.2.dev3+x: {} to {}"
+    assert "No archiver is connected" in get(client, "/spark")
+    names = [work.format(queue, "s3a://<i>lake"), work.format("gone", "/" + "x" * 63)]
+    connect(application_name=f"pgqpy {names[0]}")
+    connect(application_name=f"pgqpy {names[1]}"[:63])
+    page = get(client, "/spark").partition("<h2>Archives</h2>")[2]
+    assert "s3a://&lt;i&gt;lake" in page
+    assert f'<td class="n">{tick}</td>' in page
+    assert "xxx…" in page
+    page = get(client, f"/consumer?queue={queue}&name=archive")
+    assert page.count("1.2.dev3+x") == 2
+
+
 def test_replicated_tables_show_their_states_the_failed_ones_first(
     dsn: str, conn: Connection, console: Console
 ) -> None:
