@@ -18,7 +18,7 @@ from pgqpy.ui._view import Look, View
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
-TASK_LIST = "pgq_task.list_tasks(text, jsonb, integer)"
+WORKERS = "pgq_task.get_workers(integer)"
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,15 @@ def overview(look: Look) -> dict[str, Any]:
         tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
         if not any(each.claimed for each in tasks):
             workers = 0
-        # To find the claimed tasks, all are read.
-        elif all(each.exact for each in tasks) and look.visit.may_call(TASK_LIST):
+        elif look.visit.may_call(WORKERS):
             workers = len(task_workers(look.visit.conn, COUNTED))
     return {
         "status": status,
         "lines": lines,
         "tasks": tasks,
         "workers": workers,
+        # Those of a long queue may be behind the tasks that are counted.
+        "workers_at_least": any(each.exact is False for each in tasks or ()),
         "consumers": sum(len(each.consumers) for each in status.queues),
         "rate_in": sum(rates) if rates else None,
         "rate_out": look.history.rate(

@@ -25,7 +25,7 @@ from pgqpy.tasks import TaskProgress, Tasks
 from pgqpy.ui import _chosen, _pipeline
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
-from pgqpy.ui._overview import COUNTED, TASK_SIZES
+from pgqpy.ui._overview import COUNTED, TASK_SIZES, WORKERS
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
 from pgqpy.ui._queues import changed_in, require_name
@@ -34,7 +34,6 @@ from pgqpy.ui._view import Done, Look, View
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
 LIST = "pgq_task.list_tasks(text, jsonb, integer)"
-WORKERS = "pgq_task.get_workers(integer)"
 CREATE = "pgq_task.create_queue(text)"
 GET_LIMITS = "pgq_task.get_limits(text)"
 REPLAY = "pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, integer)"
