@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from numbers import Integral
 from typing import Any, TypeAlias
 
+from pgqpy._runtime.checks import is_whole
 from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask
@@ -144,7 +144,7 @@ def headers_json(headers: object) -> str | None:
 
 def smallint(priority: object) -> int:
     """Return a priority. Raises InvalidTask if it is invalid."""
-    if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
+    if not is_whole(priority) or not -(2**15) <= priority < 2**15:
         raise InvalidTask(
             f"priority {priority!r:.80}", hint="Give a whole number between -32768 and 32767."
         )
@@ -156,7 +156,7 @@ def whole(value: object, what: str, bits: int = 32) -> Any:
     end = 2 ** (bits - 1)
     if value is None:
         return None
-    if not (isinstance(value, Integral) and -end <= int(value) < end):
+    if not (is_whole(value) and -end <= int(value) < end):
         raise InvalidTask(
             f"{what} is {value!r:.80}", hint=f"Give a whole number between {-end} and {end - 1}."
         )
