@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pgqpy._runtime.checks import is_whole
 from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
-from pgqpy.errors import InvalidPayload, InvalidTask
+from pgqpy.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 from pgqpy.tasks._values import Modified, Task, TaskInfo
 from pgqpy.telemetry._spans import headers_with_trace
 
@@ -107,11 +107,14 @@ select pgq_task.set_limits(%s, %s::int4, %s::int4, %s::int4, %s::int4, %s::inter
 RESULT = b"select status, result, error from pgq_task.get_result(%s)"
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+#: The bytes of the largest jsonb; the server takes a minute to find that a text is larger.
+_LARGEST = 2**28 - 1
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def jsonb(value: object) -> str:
-    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON."""
+    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON,
+    PayloadTooLarge if jsonb cannot hold it."""
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -120,10 +123,28 @@ def jsonb(value: object) -> str:
             hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts,"
             " bytes as base64.",
         ) from None
+    if len(text) > _LARGEST / 4 and (size := _least_size(value)) > _LARGEST:
+        raise PayloadTooLarge(f"a payload of {size:,} bytes is too large", sqlstate="54000")
     checked([text])
     if "\\u0000" in text and _NUL.search(text):
         raise InvalidPayload("a text of a payload holds a NUL character")
     return text
+
+
+def _least_size(value: object) -> int:
+    """Return the bytes that a value has at least as jsonb: its texts, and 4 for each value."""
+    size = 0
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            size += len(each) if each.isascii() else len(each.encode(errors="replace"))
+        elif isinstance(each, dict):
+            left += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            left += each
+        size += 4
+    return size
 
 
 def jsonb_or_null(value: object) -> str | None:
