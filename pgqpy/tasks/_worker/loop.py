@@ -65,7 +65,10 @@ class Loop:
             self._exchange.connection()
             logger.info("worker %s started", name, extra=settings.fields)
             while not self._hooks.stopping:
-                self._slots.check()
+                if self._slots.failed:
+                    # As at a signal. Then `_leave` raises it.
+                    self._hooks.stopping = True
+                    break
                 try:
                     if not self._turn():
                         break

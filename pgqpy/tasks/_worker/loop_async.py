@@ -62,7 +62,10 @@ class AsyncLoop:
             await self._exchange.connection()
             logger.info("worker %s started", name, extra=settings.fields)
             while not self._hooks.stopping:
-                self._slots.check()
+                if self._slots.failed:
+                    # As at a signal. Then `_leave` raises it.
+                    self._hooks.stopping = True
+                    break
                 try:
                     if not await self._turn():
                         break

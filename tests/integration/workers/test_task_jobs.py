@@ -493,6 +493,40 @@ def test_an_asyncio_worker_does_not_wait_for_a_thread_longer_than_it_has_time(
     over.set()
 
 
+@pytest.mark.parametrize(
+    ("exit_", "own"), [(SystemExit, ("claimed", 1)), (KeyboardInterrupt, ("available", 0))]
+)
+def test_a_job_that_ends_the_worker_lets_those_beside_it_end(
+    app: TaskApp, conn: Connection, dsn: str, exit_: type[BaseException], own: tuple[str, int]
+) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    @app.task
+    async def job(name: str) -> None:
+        begun.append(name)
+        while len(begun) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if name == "exits":
+            raise exit_
+        while not (current_job().stopping and name == "quick"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        ended.append(name)
+
+    for name in ("exits", "quick", "endless", "later"):
+        job.push(conn, name)
+    with pytest.raises(exit_):
+        asyncio.run(app.async_worker(dsn, concurrency=3, stop_timeout=1, random=False).run())
+    assert ended == ["quick"]
+    listed = [
+        (each.payload["args"]["name"], each.status, each.attempts)
+        for each in Tasks(conn).list(QUEUE)
+    ]
+    rest = [(name, "available", 0) for name in ("endless", "later")]
+    assert sorted(listed) == sorted([("exits", *own), *rest])
+
+
 def test_names_stay_when_functions_are_renamed(
     app: TaskApp, conn: Connection, work: Callable[[], None]
 ) -> None:
