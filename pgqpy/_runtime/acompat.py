@@ -381,6 +381,10 @@ class _Slots:
     def __len__(self) -> int:
         return len(self._running)
 
+    def fail(self, error: BaseException) -> None:
+        """Record an error, unless there is one."""
+        self._error = self._error or error
+
     @property
     def failed(self) -> bool:
         """Whether a call has raised an error."""
@@ -430,7 +434,7 @@ class AsyncSlots(_Slots):
         try:
             await call()
         except EXITS as error:
-            self._error = self._error or error
+            self.fail(error)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

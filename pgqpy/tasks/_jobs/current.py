@@ -47,6 +47,8 @@ class CurrentJob:
     _timeout: float | None = None
     _stopping: Callable[[], bool] = lambda: False
     _began: float = field(default_factory=monotonic)
+    #: Whether the log says that it hangs.
+    hangs: bool = False
     #: Progress that the server does not know yet.
     _progress: Progress | None = None
     _cancelled: str | None = None
@@ -83,8 +85,13 @@ class CurrentJob:
         jobs need not call it: they are cancelled like asyncio tasks."""
         if self._cancelled is not None:
             raise TaskCancelled(self._cancelled)
-        if self._timeout is not None and monotonic() > self._began + self._timeout:
+        if self.late > 0:
             raise self._out_of_time()
+
+    @property
+    def late(self) -> float:
+        """The seconds since its timeout; negative before, or if there is none."""
+        return -1 if self._timeout is None else monotonic() - self._began - self._timeout
 
     def _out_of_time(self) -> TaskTimeout:
         return TaskTimeout(f"the attempt took more than {self._timeout:g} s")
