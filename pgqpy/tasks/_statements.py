@@ -123,28 +123,28 @@ def jsonb(value: object) -> str:
             hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts,"
             " bytes as base64.",
         ) from None
-    if len(text) > _LARGEST / 4 and (size := _least_size(value)) > _LARGEST:
-        raise PayloadTooLarge(f"a payload of {size:,} bytes is too large", sqlstate="54000")
+    if len(text) > _LARGEST / 4 and _is_too_large(value):
+        raise PayloadTooLarge(f"a payload has more than {_LARGEST:,} bytes", sqlstate="54000")
     checked([text])
     if "\\u0000" in text and _NUL.search(text):
         raise InvalidPayload("a text of a payload holds a NUL character")
     return text
 
 
-def _least_size(value: object) -> int:
-    """Return the bytes that a value has at least as jsonb: its texts, and 4 for each value."""
-    size = 0
-    left = [value]
-    while left:
+def _is_too_large(value: object) -> bool:
+    """Whether jsonb cannot hold a value, by its texts alone, and 4 bytes for each value."""
+    size, left = 0, [value]
+    while left and size <= _LARGEST:
         each = left.pop()
         if isinstance(each, str):
             size += len(each) if each.isascii() else len(each.encode(errors="replace"))
         elif isinstance(each, dict):
+            size += 8 * len(each)
             left += [*each, *each.values()]
         elif isinstance(each, list | tuple):
+            size += 4 * len(each)
             left += each
-        size += 4
-    return size
+    return size > _LARGEST
 
 
 def jsonb_or_null(value: object) -> str | None:

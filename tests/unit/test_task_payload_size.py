@@ -12,7 +12,7 @@ HALF = "x" * 2**27
 
 @pytest.mark.parametrize("payload", [HALF + HALF, [{HALF: "ä" * 2**26}]], ids=["text", "parts"])
 def test_a_payload_of_256_mib_is_refused_unsent(payload: object) -> None:
-    with pytest.raises(PayloadTooLarge, match=r"of 268,435,\d+ bytes is too large") as no:
+    with pytest.raises(PayloadTooLarge, match="more than 268,435,455 bytes") as no:
         jsonb(payload)
     assert no.value.sqlstate == "54000"
 
