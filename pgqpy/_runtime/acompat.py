@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 #: The signals with which service managers and terminals end a process.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: If an asyncio task ends with one of these, its event loop ends at once, with all other tasks.
+EXITS = (KeyboardInterrupt, SystemExit)
 #: Raised in the running code when the program, or its asyncio task, is ended.
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
 
@@ -379,6 +381,15 @@ class _Slots:
     def __len__(self) -> int:
         return len(self._running)
 
+    def fail(self, error: BaseException) -> None:
+        """Record an error, unless there is one."""
+        self._error = self._error or error
+
+    @property
+    def failed(self) -> bool:
+        """Whether a call has raised an error."""
+        return self._error is not None
+
     def check(self) -> None:
         """Raise the error of a call."""
         if self._error is not None:
@@ -415,9 +426,15 @@ class AsyncSlots(_Slots):
 
     def start(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a call; there must be room."""
-        task = asyncio.create_task(call())
+        task = asyncio.create_task(self._run(call))
         self._running.add(task)
         task.add_done_callback(self._done)
+
+    async def _run(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await call()
+        except EXITS as error:
+            self.fail(error)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

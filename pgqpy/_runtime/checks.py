@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from numbers import Integral
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 from pgqpy.errors import InvalidConsumer
 from pgqpy.retry import RetryPolicy
@@ -48,11 +49,16 @@ class Kind:
         )
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number, of any type; True is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and value < math.inf
 
 
-COUNT = Kind("a whole number, at least 1", lambda value: isinstance(value, int) and value >= 1)
+COUNT = Kind("a whole number, at least 1", lambda value: is_whole(value) and value >= 1)
 SECONDS = Kind("a number of seconds, not negative", lambda v: _is_number(v) and v >= 0)
 POSITIVE_SECONDS = Kind("a positive number of seconds", lambda v: _is_number(v) and v > 0)
 INTERVAL = Kind("a timedelta", lambda value: isinstance(value, timedelta))

@@ -155,7 +155,8 @@ class Database:
     """The database of a worker's claims, and the name of its claims."""
 
     dsn: str
-    listen_dsn: str
+    #: None: do not listen.
+    listen_dsn: str | None
     claimant: str
     prepare_threshold: int | None
 
@@ -173,8 +174,8 @@ class Database:
 class Settings:
     """The attributes of a `TaskWorker` when it starts, checked.
 
-    ``way`` is the method that works on tasks, ``pushes_periodic`` whether the loop pushes periodic
-    tasks.
+    ``way`` is the method that works on tasks, ``in_slots`` whether they are worked on beside the
+    loop, not in it, ``pushes_periodic`` whether the loop pushes periodic tasks.
     """
 
     database: Database
@@ -183,20 +184,15 @@ class Settings:
     lease: timedelta | None
     batch_size: int
     concurrency: int
+    in_slots: bool
     random: bool
     outages: tuple[type[Exception], ...]
     pushes_periodic: bool
-    listen: bool
     fold_interval: float
     poll_interval: float
     reconnect_cap: float
     stop_timeout: float | None
     until_empty: bool
-
-    @property
-    def in_slots(self) -> bool:
-        """Whether tasks are worked on beside the loop, not in it."""
-        return self.concurrency > 1 or self.stop_timeout is not None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -269,7 +265,7 @@ def settings_of(worker: Any, *, until_empty: bool) -> Settings:
     _check(worker, _KINDS_OF_TASKS, "task")
     database = Database(
         dsn=worker.dsn,
-        listen_dsn=worker.listen_dsn,
+        listen_dsn=worker.listen_dsn if worker.listen else None,
         claimant=worker.name,
         prepare_threshold=worker.prepare_threshold,
     )
@@ -278,6 +274,7 @@ def settings_of(worker: Any, *, until_empty: bool) -> Settings:
         worker,
         database=database,
         way=way,
+        in_slots=worker._in_slots or worker.concurrency > 1 or worker.stop_timeout is not None,
         queues=sql.queue_names(worker.queues),
         lease=sql.duration(worker.lease, "lease"),
         # Tasks of few slots do not keep many busy until the next claim is answered.

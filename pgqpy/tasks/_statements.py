@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from numbers import Integral
 from typing import Any, TypeAlias
 
+from pgqpy._runtime.checks import is_whole
 from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
-from pgqpy.errors import InvalidPayload, InvalidTask
+from pgqpy.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 from pgqpy.tasks._values import Modified, Task, TaskInfo
 from pgqpy.telemetry._spans import headers_with_trace
 
@@ -107,11 +107,14 @@ select pgq_task.set_limits(%s, %s::int4, %s::int4, %s::int4, %s::int4, %s::inter
 RESULT = b"select status, result, error from pgq_task.get_result(%s)"
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+#: The bytes of the largest jsonb; the server takes a minute to find that a text is larger.
+_LARGEST = 2**28 - 1
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def jsonb(value: object) -> str:
-    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON."""
+    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON,
+    PayloadTooLarge if jsonb cannot hold it."""
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -120,10 +123,28 @@ def jsonb(value: object) -> str:
             hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts,"
             " bytes as base64.",
         ) from None
+    if len(text) > _LARGEST / 4 and _is_too_large(value):
+        raise PayloadTooLarge(f"a payload has more than {_LARGEST:,} bytes", sqlstate="54000")
     checked([text])
     if "\\u0000" in text and _NUL.search(text):
         raise InvalidPayload("a text of a payload holds a NUL character")
     return text
+
+
+def _is_too_large(value: object) -> bool:
+    """Whether jsonb cannot hold a value, by its texts alone, and 4 bytes for each value."""
+    size, left = 0, [value]
+    while left and size <= _LARGEST:
+        each = left.pop()
+        if isinstance(each, str):
+            size += len(each) if each.isascii() else len(each.encode(errors="replace"))
+        elif isinstance(each, dict):
+            size += 8 * len(each)
+            left += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            size += 4 * len(each)
+            left += each
+    return size > _LARGEST
 
 
 def jsonb_or_null(value: object) -> str | None:
@@ -144,7 +165,7 @@ def headers_json(headers: object) -> str | None:
 
 def smallint(priority: object) -> int:
     """Return a priority. Raises InvalidTask if it is invalid."""
-    if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
+    if not is_whole(priority) or not -(2**15) <= priority < 2**15:
         raise InvalidTask(
             f"priority {priority!r:.80}", hint="Give a whole number between -32768 and 32767."
         )
@@ -156,7 +177,7 @@ def whole(value: object, what: str, bits: int = 32) -> Any:
     end = 2 ** (bits - 1)
     if value is None:
         return None
-    if not (isinstance(value, Integral) and -end <= int(value) < end):
+    if not (is_whole(value) and -end <= int(value) < end):
         raise InvalidTask(
             f"{what} is {value!r:.80}", hint=f"Give a whole number between {-end} and {end - 1}."
         )

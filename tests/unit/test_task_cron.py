@@ -56,24 +56,51 @@ def test_what_was_due_the_first_time_is_not_due_the_second() -> None:
         assert due("30 2 * * *", second, 1) == ["26 02:30 +0100"]
 
 
-def test_six_fields_begin_with_seconds() -> None:
-    def seconds(expression: str, time: datetime, number: int) -> list[str]:
-        runs = islice(Cron(expression, "Europe/Berlin").after(time), number)
-        return [run.astimezone(BERLIN).strftime("%d %H:%M:%S %z") for run in runs]
+@pytest.mark.parametrize(
+    ("time", "expression", "expected"),
+    [
+        (SPRING, "15,45 30 2 * * *", ["29 03:00:00 +0200", "30 02:30:15 +0200"]),
+        (SPRING, "30 59 * * * *", ["28 23:59:30 +0100", "29 00:59:30 +0100", "29 01:59:30 +0100"]),
+        (
+            AUTUMN,
+            "15,45 30 2 * * *",
+            ["25 02:30:15 +0200", "25 02:30:45 +0200", "26 02:30:15 +0100"],
+        ),
+        (AUTUMN, "*/40 * 2-4/2 * * *", ["25 02:00:00 +0200", "25 02:00:40 +0200"]),
+        (
+            AUTUMN.replace(day=25, hour=1),
+            "30 45 * * * *",
+            ["25 01:45:30 +0200", "25 02:45:30 +0200", "25 02:45:30 +0100"],
+        ),
+    ],
+)
+def test_with_seconds_first_the_clock_changes_alike(
+    time: datetime, expression: str, expected: list[str]
+) -> None:
+    runs = islice(Cron(expression, "Europe/Berlin").after(time), len(expected))
+    assert [run.astimezone(BERLIN).strftime("%d %H:%M:%S %z") for run in runs] == expected
 
-    time = datetime(2026, 10, 25, 0, 29, tzinfo=UTC)
-    assert seconds("0,30 30 2 * * *", time, 3) == [
-        "25 02:30:00 +0200",
-        "25 02:30:30 +0200",
-        "25 02:30:00 +0100",
-    ]
-    assert seconds("@every 90s", time, 2) == ["25 02:30:30 +0200", "25 02:32:00 +0200"]
+
+def test_an_interval_follows_elapsed_time() -> None:
+    time = datetime(2026, 10, 25, 0, 59, tzinfo=UTC)
+    ends = [time + timedelta(seconds=90), time + timedelta(seconds=180)]
+    assert [*islice(Cron("@every 90s", "Europe/Berlin").after(time), 2)] == ends
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     expression=st.sampled_from(
-        ["30 2 * * *", "*/20 2 * * *", "15 */2 * * *", "0 * * * *", "59 1-3 * * *", "* * * * *"]
+        [
+            "30 2 * * *",
+            "*/20 2 * * *",
+            "15 */2 * * *",
+            "0 * * * *",
+            "59 1-3 * * *",
+            "* * * * *",
+            "30 0 2 * * *",
+            "20 */30 1-3 * * *",
+            "10 5 * * * *",
+        ]
     ),
     zone=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]),
     begin=st.sampled_from([datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 import psycopg
@@ -16,7 +15,7 @@ from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._jobs.current import Middleware
 from pgqpy.tasks._jobs.flow import Flow
-from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R, UniqueKey
+from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R, UniqueKey, check_positive
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
 from pgqpy.tasks._jobs.periodic import every as interval_expression
 from pgqpy.tasks._jobs.worker import AppWorker
@@ -119,10 +118,7 @@ class TaskApp:
                     )
             if retry_policy is not None:
                 check_policy(retry_policy)
-            if lease is not None and interval(lease, "lease") <= timedelta():
-                raise InvalidTask(
-                    f"the lease of {known} is {lease!r}", hint="Give more than 0 seconds."
-                )
+            check_positive(lease, f"the lease of {known}")
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
             job = Job(self, function, known, options, lease, retry_policy, transaction)
             self.jobs[known] = job

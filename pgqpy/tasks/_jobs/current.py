@@ -18,7 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeAlias
 
-from pgqpy._runtime.acompat import in_thread
+from pgqpy._runtime.acompat import EXITS, in_thread
 from pgqpy.errors import InvalidTask
 from pgqpy.retry import DeadLetter
 from pgqpy.tasks._values import Task
@@ -47,6 +47,8 @@ class CurrentJob:
     _timeout: float | None = None
     _stopping: Callable[[], bool] = lambda: False
     _began: float = field(default_factory=monotonic)
+    #: Whether the log says that it hangs.
+    hangs: bool = False
     #: Progress that the server does not know yet.
     _progress: Progress | None = None
     _cancelled: str | None = None
@@ -83,8 +85,13 @@ class CurrentJob:
         jobs need not call it: they are cancelled like asyncio tasks."""
         if self._cancelled is not None:
             raise TaskCancelled(self._cancelled)
-        if self._timeout is not None and monotonic() > self._began + self._timeout:
+        if self.late > 0:
             raise self._out_of_time()
+
+    @property
+    def late(self) -> float:
+        """The seconds since its timeout; negative before, or if there is none."""
+        return -1 if self._timeout is None else monotonic() - self._began - self._timeout
 
     def _out_of_time(self) -> TaskTimeout:
         return TaskTimeout(f"the attempt took more than {self._timeout:g} s")
@@ -175,7 +182,8 @@ async def async_call(
             in_thread(partial(copy_context().run, call, job, function, *args, **kwargs))
         )
     token = _current.set(job)
-    running = asyncio.create_task(_inside(job, function, *args, **kwargs))
+    exits: list[BaseException] = []
+    running = asyncio.create_task(_inside(job, exits, function, *args, **kwargs))
     loop = asyncio.get_running_loop()
 
     def cancel() -> None:
@@ -189,7 +197,10 @@ async def async_call(
     timeout = asyncio.timeout(job._timeout)
     try:
         async with timeout:
-            return await running
+            value = await running
+        if exits:
+            raise exits[0]
+        return value
     except TimeoutError as error:
         if timeout.expired():
             raise job._out_of_time() from error
@@ -206,13 +217,23 @@ async def async_call(
         _current.reset(token)
 
 
-async def _inside(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run an async job's function inside of the middleware."""
-    async with AsyncExitStack() as stack:
-        for each in job._middleware:
-            context = each(job)
-            if isinstance(context, AbstractAsyncContextManager):
-                await stack.enter_async_context(context)
-            else:
-                stack.enter_context(context)
-        return await function(*args, **kwargs)
+async def _inside(
+    job: CurrentJob,
+    exits: list[BaseException],
+    function: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run an async job's function inside of the middleware. What would end the event loop at once
+    is returned in ``exits``."""
+    try:
+        async with AsyncExitStack() as stack:
+            for each in job._middleware:
+                context = each(job)
+                if isinstance(context, AbstractAsyncContextManager):
+                    await stack.enter_async_context(context)
+                else:
+                    stack.enter_context(context)
+            return await function(*args, **kwargs)
+    except EXITS as error:
+        exits.append(error)

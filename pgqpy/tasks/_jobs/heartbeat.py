@@ -18,6 +18,8 @@ from pgqpy.tasks._jobs.periodic import PeriodicTask, set_periodic
 
 #: Seconds between checks for cancellations while jobs run, and between reports of progress.
 _PAUSE = 1.0
+#: Seconds after its timeout from which on a job hangs: it looks for its end too rarely, or never.
+_HANGS = 10.0
 #: Seconds to wait for the end of cancelled tasks.
 _LINGER = 60.0
 
@@ -37,7 +39,7 @@ class JobHeartbeat:
         self._dsn = dsn
         self._claimant = claimant
         self._periodic = periodic
-        self._jobs: dict[int, CurrentJob] = {}
+        self._jobs: list[CurrentJob] = []
         self._push_at = 0.0 if periodic else math.inf
         self._report_at = 0.0
         self._linger_until = 0.0
@@ -60,14 +62,17 @@ class JobHeartbeat:
         if not self._jobs:
             # Short jobs now and then need no report.
             self._report_at = max(self._report_at, monotonic() + _PAUSE)
-        self._jobs[job.task.id] = job
+        self._jobs.append(job)
         self._thread.wake(self._report_at)
         try:
             yield
         finally:
-            # A worker that has lost the task may have it again by now.
-            if self._jobs.get(job.task.id) is job:
-                del self._jobs[job.task.id]
+            self._jobs.remove(job)
+
+    @property
+    def hanging(self) -> int:
+        """The number of jobs that should have ended long ago; the log says which."""
+        return sum(job.hangs for job in self._jobs.copy())
 
     # --- in the thread
 
@@ -86,7 +91,9 @@ class JobHeartbeat:
             self._report(conn)
 
     def _report(self, conn: Connection) -> None:
-        jobs = self._jobs.copy()
+        self._tell_hanging()
+        # A worker that has lost a task may have it again by now: the last one counts.
+        jobs = {job.task.id: job for job in self._jobs.copy()}
         news = [(job, job.take_progress()) for job in jobs.values()]
         told = [(job, progress) for job, progress in news if progress is not None]
         numbers = [[progress[n] for _, progress in told] for n in range(3)]
@@ -102,6 +109,20 @@ class JobHeartbeat:
                 logger.info("task %s is cancelled: %s", task_id, reason)
             jobs[task_id].cancel(reason)
             self._linger_until = monotonic() + _LINGER
+
+    def _tell_hanging(self) -> None:
+        for job in self._jobs.copy():
+            if job.late > _HANGS and not job.hangs:
+                job.hangs = True
+                logger.error(
+                    "task %s of queue %s hangs, %.0f s after its timeout: worker %s has lost a"
+                    " slot until it ends",
+                    job.task.id,
+                    job.task.queue,
+                    job.late,
+                    self._claimant,
+                    extra={"task_id": job.task.id, "queue": job.task.queue},
+                )
 
     def _failed(self, error: Exception, pause: float) -> None:
         if isinstance(error, PgqError):

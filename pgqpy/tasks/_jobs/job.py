@@ -40,6 +40,16 @@ Key = str | Callable[..., str | None] | None
 UniqueKey = Key | Literal[True]
 
 
+def check_positive(value: Duration | None, what: str) -> None:
+    """Raise InvalidTask for a duration that is none, or not positive."""
+    try:
+        if value is None or interval(value, what) > timedelta():
+            return
+    except ValueError:
+        pass
+    raise InvalidTask(f"{what} is {value!r:.80}", hint="Give more than 0 seconds, or a timedelta.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
     """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`, and for
@@ -69,8 +79,7 @@ class PushOptions:
 
     def __post_init__(self) -> None:
         smallint(self.priority)
-        if self.timeout is not None and interval(self.timeout, "timeout") <= timedelta():
-            raise InvalidTask(f"the timeout is {self.timeout!r}", hint="Give more than 0 seconds.")
+        check_positive(self.timeout, "the timeout")
         if self.max_attempts is not None and not COUNT.test(self.max_attempts):
             raise InvalidTask(
                 f"max_attempts is {self.max_attempts!r:.40}", hint="Give a whole number from 1 on."
@@ -79,10 +88,7 @@ class PushOptions:
             raise InvalidTask(
                 f"unique_while is {self.unique_while!r:.80}", hint='Give "waiting" or "running".'
             )
-        if self.unique_for is not None and interval(self.unique_for, "unique_for") <= timedelta():
-            raise InvalidTask(
-                f"unique_for is {self.unique_for!r}", hint="Give more than 0 seconds."
-            )
+        check_positive(self.unique_for, "unique_for")
         unique = (self.unique_while, self.unique_for, self.replace) != ("waiting", None, False)
         if unique and self.unique_key is None:
             raise InvalidTask(
@@ -246,13 +252,12 @@ class Job(Push[P], Generic[P, R]):
 
     def options(self, **options: Any) -> Push[P]:
         """Change some `PushOptions`: ``job.options(delay=60, priority=5).push(conn, ...)``."""
-        try:
-            changed = replace(self.default, **options)
-        except TypeError as error:
+        if unknown := options.keys() - PushOptions.__slots__:
             raise InvalidTask(
-                f"{self.name}.options(): {error}",
+                f"no option {min(unknown)!r} for pushing {self.name}",
                 hint=f"There are {', '.join(PushOptions.__slots__)}.",
-            ) from None
+            )
+        changed = replace(self.default, **options)
         return Push(self.name, self.arguments, changed, self.default)
 
 

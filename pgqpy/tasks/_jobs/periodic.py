@@ -26,7 +26,6 @@ _SET = b"""
 select pgq_task.set_periodic(%s, %s, %s, %s, %s::jsonb, %s::int4, %s, %s::jsonb, %s, %s)
 """
 _LIST = b"select name, queue from pgq_task.get_periodic_info()"
-_STAR = re.compile(r"^\*")
 _EVERY = re.compile(r"@every ([1-9][0-9]{0,9})s")
 _CENTURY = 36500 * 86400
 
@@ -36,8 +35,8 @@ class Cron:
     or of six: seconds first. Or an interval, as ``@every 90s``.
 
     Times that the clock skips when it is put forward are due right after the gap, once; times that
-    it shows twice when it is put back, the first time. Expressions for every hour (``*``), and
-    those with seconds, follow elapsed time.
+    it shows twice when it is put back, the first time. Expressions for every hour (``*``) follow
+    elapsed time.
     """
 
     def __init__(self, expression: str, time_zone: str = "UTC") -> None:
@@ -57,14 +56,12 @@ class Cron:
         if self._every is not None:
             return
         fields = str(expression).split()
-        if len(fields) == 5 and fields[1] != "*":
-            # cronsim uses elapsed hours if one of these begins with a star.
-            fields[:2] = _STAR.sub("0-59", fields[0]), _STAR.sub("0-23", fields[1])
         self._rule = " ".join(fields)
         try:
             if len(fields) not in (5, 6):
                 raise CronSimError("there must be five fields, or six with seconds first")
-            next(CronSim(self._rule, datetime(2000, 1, 1, tzinfo=self._zone)))
+            self._hourly = fields[-4] == "*"
+            next(CronSim(self._rule, datetime(2000, 1, 1)))  # noqa: DTZ001
         except CronSimError as error:
             raise InvalidTask(
                 f"{expression!r:.80} is no cron expression: {error}",
@@ -89,11 +86,27 @@ class Cron:
             while True:
                 last += self._every
                 yield last
-        for due in CronSim(self._rule, time.astimezone(self._zone)):
+        clock = time.astimezone(self._zone)
+        if not self._hourly:
+            # Of a time without a zone cronsim knows no changes of the clock.
+            clock = clock.replace(tzinfo=None, fold=0)
+        rule = CronSim(self._rule, clock)
+        for due in rule:
+            shown = due
+            if not self._hourly:
+                shown = self._shown(due)
+                rule.dt = shown.replace(tzinfo=None)
             # Two of them may be due right after a gap, and one before an hour that comes twice.
-            if due.astimezone(UTC) > last:
-                last = due.astimezone(UTC)
+            if shown.astimezone(UTC) > last:
+                last = shown.astimezone(UTC)
                 yield last
+
+    def _shown(self, time: datetime) -> datetime:
+        """Return when the clock first shows this time; if it skips it, the end of the gap."""
+        shown = time.replace(tzinfo=self._zone)
+        while shown.astimezone(UTC).astimezone(self._zone) != shown:
+            shown = shown.replace(second=0) + timedelta(minutes=1)
+        return shown
 
 
 def every(interval: timedelta) -> str:

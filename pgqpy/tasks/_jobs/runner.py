@@ -12,7 +12,7 @@ from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._jobs.current import CurrentJob
+from pgqpy.tasks._jobs.current import CurrentJob, TaskTimeout
 from pgqpy.tasks._jobs.heartbeat import JobHeartbeat
 from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
@@ -32,7 +32,9 @@ class JobRunner:
     stopping: bool
     retry_policy: RetryPolicy
     _heartbeat: JobHeartbeat
+    concurrency: int
     _way: str | None
+    _in_slots: bool
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class JobRunner:
         self.periodic = periodic
         transaction = any(job.transaction for job in app.jobs.values())
         self._way = "process_task" if transaction else "handle_task"
+        self._in_slots = any(job.default.timeout is not None for job in jobs)
 
     def policy_of(self, task: Task) -> RetryPolicy:
         job = self.app.names.get(_name(task))
@@ -81,6 +84,14 @@ class JobRunner:
     def _pushes_periodic(self) -> bool:
         # The heartbeat of an app with schedules does it, even while jobs take long.
         return self.periodic and not self.app.periodics
+
+    def _stuck(self) -> Exception | None:
+        if self._heartbeat.hanging < self.concurrency:
+            return None
+        return TaskTimeout(
+            f"all {self.concurrency} slots of worker {self.name} hang, long after their jobs'"
+            " timeouts: it must be started again"
+        )
 
     def _run_job(self, task: Task, conn: Any) -> Any:
         raise NotImplementedError

@@ -18,7 +18,8 @@ class AppWorker(JobRunner, TaskWorker):
     """Runs the jobs of an app; `TaskApp.worker` makes it.
 
     If one of them has a transaction, each gets one, which begins when the job uses it; otherwise
-    many tasks are finished at once.
+    many tasks are finished at once. Its `run` raises TaskTimeout when all slots hang, long after
+    the timeouts of their jobs.
     """
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:

@@ -15,7 +15,8 @@ class AsyncAppWorker(JobRunner, AsyncTaskWorker):
     """Runs the jobs of an app; `TaskApp.async_worker` makes it.
 
     If one of them has a transaction, each gets one, which begins when the job uses it; otherwise
-    many tasks are finished at once.
+    many tasks are finished at once. Its `run` raises TaskTimeout when all slots hang, long after
+    the timeouts of their jobs.
     """
 
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:

@@ -38,7 +38,7 @@ class Exchange:
         self._has_claimed = False
         self._conn: Connection | None = None
         self._cursor: Cursor[Any] | None = None
-        self._sweep_at = 0.0
+        self.sweep_at = 0.0
         self.push_at = 0.0 if settings.pushes_periodic else math.inf
 
     def connection(self) -> Connection:
@@ -127,10 +127,10 @@ class Exchange:
     def sweep(self) -> bool:
         """Sweep the queues now and then; any worker may do it. True if that may have made tasks
         visible that claims did not find."""
-        if monotonic() < self._sweep_at:
+        if monotonic() < self.sweep_at:
             return False
         conn = self.connection()
-        self._sweep_at = monotonic() + _SWEEP
+        self.sweep_at = monotonic() + _SWEEP
         try:
             (((swept,),),) = send(conn, [(sql.SWEEP, [])])
         except PgqError as error:

@@ -35,7 +35,7 @@ class AsyncExchange:
         self._has_claimed = False
         self._conn: AsyncConnection | None = None
         self._cursor: AsyncCursor[Any] | None = None
-        self._sweep_at = 0.0
+        self.sweep_at = 0.0
         self.push_at = 0.0 if settings.pushes_periodic else math.inf
 
     async def connection(self) -> AsyncConnection:
@@ -126,10 +126,10 @@ class AsyncExchange:
     async def sweep(self) -> bool:
         """Sweep the queues now and then; any worker may do it. True if that may have made tasks
         visible that claims did not find."""
-        if monotonic() < self._sweep_at:
+        if monotonic() < self.sweep_at:
             return False
         conn = await self.connection()
-        self._sweep_at = monotonic() + _SWEEP
+        self.sweep_at = monotonic() + _SWEEP
         try:
             (((swept,),),) = await async_send(conn, [(sql.SWEEP, [])])
         except PgqError as error:

@@ -39,8 +39,7 @@ class AsyncLoop:
         self._claimer = Claimer(settings, self.leases)
         self._exchange = AsyncExchange(settings)
         self._notifier: AsyncNotifier | None = None
-        if settings.listen:
-            listen_dsn = settings.database.listen_dsn
+        if (listen_dsn := settings.database.listen_dsn) is not None:
             self._notifier = AsyncNotifier(listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
         self._slots = AsyncSlots(waker.wake)
@@ -62,7 +61,12 @@ class AsyncLoop:
             await self._exchange.connection()
             logger.info("worker %s started", name, extra=settings.fields)
             while not self._hooks.stopping:
-                self._slots.check()
+                if len(self._slots) == settings.concurrency and (stuck := self._hooks._stuck()):
+                    self._give_up(stuck)
+                if self._slots.failed:
+                    # As at a signal. Then `_leave` raises it.
+                    self._hooks.stopping = True
+                    break
                 try:
                     if not await self._turn():
                         break
@@ -113,6 +117,8 @@ class AsyncLoop:
         busy = self._slots or self.leases.waiting
         if self._settings.until_empty and self._claimer.done and not busy:
             return False
+        if able and await self._exchange.sweep():
+            self._claimer.look_soon()
         await self._wait(now)
         return True
 
@@ -140,7 +146,8 @@ class AsyncLoop:
         heard = self._heard
         # Otherwise a notification could not be answered.
         able = bool(room) and now >= not_before
-        until = max(self._claimer.wakes_at(heard and able), not_before) if room else now + 60
+        wakes_at = self._claimer.wakes_at(heard and able) if room else self._exchange.sweep_at
+        until = max(wakes_at, not_before)
         if self._executor.ended:
             until = min(until, self._completed_at + _PROMPT)
         until = min(until, max(self._exchange.push_at, not_before))
@@ -231,6 +238,17 @@ class AsyncLoop:
         if not self._hooks.stopping:
             await self._waker.wait(pause)
 
+    def _give_up(self, stuck: Exception) -> None:
+        """Stop because no slot will be free any more: their tasks have failed."""
+        for claim in self.leases.claims().values():
+            # Else it has not begun, or has ended.
+            if claim.interrupt is not None:
+                claim.lost = True
+                outcome = self._completer.outcome_of_error(claim, stuck)
+                self._executor.ended.append(Completion(claim, outcome))
+        self._wait_until = 0.0
+        self._slots.fail(stuck)
+
     async def _leave(self) -> None:
         """Release waiting tasks, wait for the running ones, and report their outcomes."""
         away = Backoff(0.1, 2)
@@ -269,9 +287,9 @@ class AsyncLoop:
 
     def _patience(self) -> float | None:
         """Return the seconds to wait for running tasks. None: no limit."""
-        if self._settings.stop_timeout is None:
-            return None
         if self._wait_until is None:
+            if self._settings.stop_timeout is None:
+                return None
             self._wait_until = monotonic() + self._settings.stop_timeout
         return max(self._wait_until - monotonic(), 0)
 

@@ -41,6 +41,8 @@ class PlainHooks(Protocol):
 
     def on_task_lost(self, task: Task) -> None: ...
 
+    def _stuck(self) -> Exception | None: ...
+
 
 class TaskOutcomes:
     """Decides on the outcomes of tasks, and on pauses in an outage."""

@@ -59,6 +59,8 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
 
     #: The method that works on tasks; None: the only one that is overridden.
     _way: str | None = None
+    #: Whether to work beside the loop, however few tasks at once.
+    _in_slots = False
 
     def __init__(
         self,
@@ -173,6 +175,10 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
         handlers that take long."""
         loop = self._loop
         return loop is not None and task in loop.leases
+
+    def _stuck(self) -> Exception | None:
+        """Return the error with which to stop if all tasks that run hang."""
+        return None
 
     def _pushes_periodic(self) -> bool:
         """Whether the loop pushes periodic tasks, between the others."""

@@ -56,6 +56,8 @@ class AsyncTaskWorker(TaskWorkerAttributes, AsyncStoppable):
 
     #: The method that works on tasks; None: the only one that is overridden.
     _way: str | None = None
+    #: Whether to work beside the loop, however few tasks at once.
+    _in_slots = False
 
     def __init__(
         self,
@@ -172,6 +174,10 @@ class AsyncTaskWorker(TaskWorkerAttributes, AsyncStoppable):
         handlers that take long."""
         loop = self._loop
         return loop is not None and task in loop.leases
+
+    def _stuck(self) -> Exception | None:
+        """Return the error with which to stop if all tasks that run hang."""
+        return None
 
     def _pushes_periodic(self) -> bool:
         """Whether the loop pushes periodic tasks, between the others."""

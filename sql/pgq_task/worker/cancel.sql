@@ -26,8 +26,10 @@ begin
           join pgq_task.queue q on q.queue_id = c.queue_id + 0
          where c.id = cancel.id;
         if not found then
-            perform pgq_task._raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
-                                             jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')));
+            raise exception using errcode = 'PQ071',
+                message = format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
+                detail = jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')),
+                hint = 'It is finished or deleted, or its id is another one; pgq_task.get_result() returns what is kept of it.';
         end if;
     end if;
     if t.queue_restricted then

@@ -303,6 +303,8 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
     (errors.InvalidPayload, lambda s: s.me.finish(s.mine, result={1})),
     (errors.InvalidTask, lambda s: s.me.push(Q, at=datetime(2030, 1, 1))),  # noqa: DTZ001
     (errors.InvalidTask, lambda s: s.me.push(Q, priority=40_000)),
+    (errors.InvalidTask, lambda s: s.me.push(Q, priority=True)),
+    (errors.InvalidTask, lambda s: s.me.try_claim(Q, max_tasks=True)),
     (errors.InvalidTask, lambda s: s.me.push(Q, headers=[1])),  # type: ignore[arg-type]
     (errors.InvalidTask, lambda s: s.me.try_claim([])),
     (errors.InvalidTask, lambda s: s.me.push_many(Q, {"to": "ann"})),
@@ -317,6 +319,7 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
     (errors.InvalidConsumer, lambda s: TaskWorker("", Q, print, batch_size=0).run()),
     (errors.InvalidConsumer, lambda s: TaskWorker("", Q, print, lease=-1).run()),
     (errors.InvalidConsumer, lambda s: TaskWorker("", Q, print, concurrency=0).run()),
+    (errors.InvalidConsumer, lambda s: TaskWorker("", Q, print, concurrency=True).run()),
     (errors.InvalidConsumer, lambda s: TaskWorker("", Q).run()),
 ]
 

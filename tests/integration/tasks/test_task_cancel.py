@@ -238,8 +238,9 @@ def test_cancellations_of_tasks_that_ended_are_forgotten(app: TaskApp, conn: Con
     free = tasks.push(QUEUE, None, delay=3600)
     assert tasks.cancel(free)
     assert ops.task(conn, free) is None
-    with pytest.raises(TaskConflict, match=f"there is no task {free}"):
+    with pytest.raises(TaskConflict, match=f"there is no task {free}") as refused:
         tasks.cancel(free)
+    assert "It is finished or deleted" in str(refused.value.hint)
 
 
 @pytest.mark.any_pg

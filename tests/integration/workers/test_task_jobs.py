@@ -21,13 +21,14 @@ from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
-from pgqpy.tasks import CurrentJob, Flow, Task, TaskApp, Tasks, current_job
+from pgqpy.tasks import CurrentJob, Flow, Task, TaskApp, Tasks, TaskTimeout, current_job
 from pgqpy.tasks._jobs.worker import AppWorker
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, running, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
 from tests.fixtures.fix_task_worker import aside, run_until_empty
+from tests.fixtures.fix_ticker import eventually
 from tests.fixtures.task_ops import task_of
 
 QUEUE = "jobs"
@@ -475,6 +476,71 @@ def test_a_job_that_its_worker_has_twice_fails_in_neither_attempt(
     assert attempts == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["worker", "async_worker"])
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_worker_ends_with_an_error_when_all_its_threads_hang(
+    app: TaskApp,
+    conn: Connection,
+    dsn: str,
+    kind: str,
+    concurrency: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pgqpy.tasks._jobs.heartbeat._HANGS", 0.2)
+    over = threading.Event()
+    quick: list[int] = []
+
+    @app.task(timeout=0.1)
+    def hangs() -> None:
+        over.wait(PATIENCE)
+
+    @app.task
+    def beside() -> None:
+        wait_until(lambda: " hangs, " in caplog.text)
+        quick.append(current_job().task.id)
+
+    hanging = [hangs.push(conn)]
+    if concurrency == 2:
+        beside.push(conn)
+        hanging.append(hangs.push(conn))
+    later = beside.push(conn)
+    worker = getattr(app, kind)(
+        dsn, concurrency=concurrency, random=False, retry_policy=lambda *_: 60
+    )
+    with pytest.raises(TaskTimeout, match=f"all {concurrency} slots of worker"):
+        run_until_empty(worker)
+    assert len(quick) == concurrency - 1
+    told = [each.__dict__["task_id"] for each in caplog.records if " hangs, " in each.getMessage()]
+    assert told == hanging
+    assert ops.statuses(conn) == dict.fromkeys(hanging, "scheduled") | {later: "available"}
+    for task in hanging:
+        assert ops.task_of(conn, task)["error"].startswith("TaskTimeout: all")
+    over.set()
+
+
+def test_a_worker_sweeps_while_all_its_threads_work(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    @app.task(timeout=PATIENCE)
+    def job() -> None:
+        begun.set()
+        assert over.wait(PATIENCE)
+
+    Tasks(conn).set_config(QUEUE, "max_attempts", 1)
+    job.push(conn)
+    with running(app.worker(dsn)):
+        begun.wait(PATIENCE)
+        job.push(conn)
+        ops.claim(conn, QUEUE, lease="1 ms")
+        try:
+            eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'jobs.failed'")
+        finally:
+            over.set()
+
+
 def test_an_asyncio_worker_does_not_wait_for_a_thread_longer_than_it_has_time(
     app: TaskApp, conn: Connection, dsn: str
 ) -> None:
@@ -491,6 +557,40 @@ def test_an_asyncio_worker_does_not_wait_for_a_thread_longer_than_it_has_time(
     assert list(ops.statuses(conn).values()) == ["available"]
     assert not seen
     over.set()
+
+
+@pytest.mark.parametrize(
+    ("exit_", "own"), [(SystemExit, ("claimed", 1)), (KeyboardInterrupt, ("available", 0))]
+)
+def test_a_job_that_ends_the_worker_lets_those_beside_it_end(
+    app: TaskApp, conn: Connection, dsn: str, exit_: type[BaseException], own: tuple[str, int]
+) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    @app.task
+    async def job(name: str) -> None:
+        begun.append(name)
+        while len(begun) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if name == "exits":
+            raise exit_
+        while not (current_job().stopping and name == "quick"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        ended.append(name)
+
+    for name in ("exits", "quick", "endless", "later"):
+        job.push(conn, name)
+    with pytest.raises(exit_):
+        asyncio.run(app.async_worker(dsn, concurrency=3, stop_timeout=1, random=False).run())
+    assert ended == ["quick"]
+    listed = [
+        (each.payload["args"]["name"], each.status, each.attempts)
+        for each in Tasks(conn).list(QUEUE)
+    ]
+    rest = [(name, "available", 0) for name in ("endless", "later")]
+    assert sorted(listed) == sorted([("exits", *own), *rest])
 
 
 def test_names_stay_when_functions_are_renamed(

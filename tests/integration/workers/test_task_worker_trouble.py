@@ -81,7 +81,7 @@ def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
         if gone.is_set():
             late.append(args[-1].payload)
             # Other threads go on until the worker has noticed; nothing else wakes it for that.
-            wait_until(lambda: worker._loop and worker._loop._executor.halted)
+            wait_until(lambda: worker.stopping)
         if args[-1].payload == 150:
             gone.set()
             raise Left
