@@ -38,8 +38,12 @@ ROLE = "ann"
 class Hour(History):
     """As if the pages had been looked at for an hour."""
 
+    is_made = False
+
     def add(self, now: float, counts: Mapping[tuple[str, ...], float]) -> None:
-        if not self._series:
+        if not self.is_made:
+            self.is_made = True
+            self._series.clear()
             for minute in range(59, 0, -1):
                 before = {each: count - since(each, minute) for each, count in counts.items()}
                 super().add(now - 60 * minute, before)
