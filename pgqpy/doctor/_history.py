@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class History:
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, ...], Series] = {}
+        self._read_at = -math.inf
 
     def add(self, now: float, counts: Mapping[tuple[str, ...], float]) -> None:
         """Add readings of all counters; those that are not among them are forgotten."""
@@ -118,8 +120,15 @@ class History:
         rates = [rate for name in names if (rate := self[name].rate) is not None]
         return sum(rates) if rates else None
 
-    def read(self, conn: Connection, status: Status) -> None:
-        """Add what has come into each queue, and what each consumer has read."""
+    def read(self, conn: Connection, status: Status, every: float = 0) -> None:
+        """Add what has come into each queue, and what each consumer has read.
+
+        Within ``every`` seconds after another reading it does nothing.
+        """
+        now = status.server.time.timestamp()
+        if 0 <= now - self._read_at < every:
+            return
+        self._read_at = now
         if not self._series:
             for name, time, seq in conn.execute(PAST):
                 self._series.setdefault(("in", name), Series()).add(time, seq)
@@ -130,4 +139,4 @@ class History:
                 if consumer.pending_events is not None and each.queue in newest:
                     position = newest[each.queue] - consumer.pending_events
                     counts["out", each.queue, consumer.consumer] = position
-        self.add(status.server.time.timestamp(), counts)
+        self.add(now, counts)

@@ -70,7 +70,8 @@ def read_status(look: Look, queue: str | None = None) -> Status:
     conn = look.visit.conn
     status = status_of(judge(read(conn, queue, look.patience), look.patience))
     if queue is None:
-        look.history.read(conn, status)
+        # Many viewers of many roles may look at it.
+        look.history.read(conn, status, every=1)
     return status
 
 
