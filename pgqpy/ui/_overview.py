@@ -15,6 +15,8 @@ from pgqpy.doctor._workers import task_workers
 from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
 
+#: Seconds between readings of rates, however many viewers of many roles look.
+EVERY = 1.0
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"
@@ -70,8 +72,7 @@ def read_status(look: Look, queue: str | None = None) -> Status:
     conn = look.visit.conn
     status = status_of(judge(read(conn, queue, look.patience), look.patience))
     if queue is None:
-        # Many viewers of many roles may look at it.
-        look.history.read(conn, status, every=1)
+        look.history.read(conn, status, every=EVERY)
     return status
 
 

@@ -17,7 +17,7 @@ from pgqpy.admin import Admin
 from pgqpy.embedded import Server
 from pgqpy.errors import PgqError
 from pgqpy.tasks import Tasks
-from pgqpy.ui import View, _app
+from pgqpy.ui import View, _app, _overview
 from pgqpy.ui._database import Database, Visit
 from pgqpy.ui._page import fragments
 from tests.fixtures import queue_ops as ops
@@ -540,6 +540,7 @@ def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
         return execute(self, *arguments, **options)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    monkeypatch.setattr(_overview, "EVERY", 0)
 
     def needed(url: str) -> int:
         nonlocal statements
