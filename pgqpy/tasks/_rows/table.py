@@ -134,14 +134,7 @@ class TaskTable:
         self.signal = signal
         self.keys = keys
         columns = [f"k{number}" for number in range(len(keys))]
-        triples = list(zip(map(_quoted, keys), columns, map(_escaped, types), strict=True))
-        # PostgreSQL compares varchar as text, unless a role has made an operator for it.
-        triples = [
-            (f"{key}::text", column, "text")
-            if kind.startswith("character varying") and kind[-1] != "]"
-            else (key, column, kind)
-            for key, column, kind in triples
-        ]
+        triples = [_compared(*each) for each in zip(keys, columns, types, strict=True)]
         settings = zip(PLANNED, plan_settings, strict=True)
         parts = {name: _quoted(value) for name, value in asdict(names).items()} | {
             "table": _escaped(table),
@@ -234,6 +227,14 @@ class TaskTable:
 
 def _quoted(name: str) -> str:
     return _escaped(sql.Identifier(name).as_string(None))
+
+
+def _compared(key: str, column: str, kind: str) -> tuple[str, str, str]:
+    """Return a key's expression, its column among values, and the type in which it is compared:
+    text for varchar, as PostgreSQL does unless a role has made an operator for it."""
+    if kind.startswith("character varying") and not kind.endswith("]"):
+        return f"{_quoted(key)}::text", column, "text"
+    return _quoted(key), column, _escaped(kind)
 
 
 def _escaped(text: str) -> str:
