@@ -39,7 +39,8 @@ select pgq.insert_event_once(
 _INSERT_EVENTS_AT = b"""
 select pgq.insert_events_at(
            %s, coalesce(%s::timestamptz[],
-                        array_fill(clock_timestamp() + %s::interval, array[%s::int4])),
+                        pg_catalog.array_fill(clock_timestamp() + %s::interval,
+                                              array[%s::int4])),
            %s, %s, %s, %s, %s, %s)
 """
 
@@ -47,7 +48,8 @@ _INSERT_EVENTS_ONCE = b"""
 select pgq.insert_events_once(
            %s, %s, %s, %s, %s, %s, %s, %s,
            i_times => coalesce(%s::timestamptz[],
-                               array_fill(clock_timestamp() + %s::interval, array[%s::int4])))
+                               pg_catalog.array_fill(clock_timestamp() + %s::interval,
+                                                     array[%s::int4])))
 """
 
 

@@ -179,7 +179,7 @@ class Event:
         if kept is not None:
             attributes |= kept
             if (encoded := attributes.pop("data_base64", None)) is not None:
-                return attributes, b64decode(encoded)
+                return attributes, _bytes_of(encoded)
         else:
             attributes["type"] = self.full_type or "pgq.event"
             if data is not None:
@@ -218,6 +218,15 @@ class Event:
         the same transaction.
         """
         return RetryCount(self)
+
+
+def _bytes_of(encoded: object) -> bytes:
+    try:
+        return b64decode(str(encoded))
+    except ValueError as error:
+        raise InvalidPayload(
+            f"data_base64 of a CloudEvent is invalid: {error}", hint="It is bytes in base64."
+        ) from error
 
 
 def _text_of(name: str) -> property:

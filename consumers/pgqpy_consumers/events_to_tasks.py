@@ -159,7 +159,7 @@ class EventsToTasks(Configured, pgqpy.RemoteConsumer):
             return None
         try:
             json.loads(event.data, parse_constant=_refuse)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidPayload(
                 f"the data of event {event.id} is no JSON: {error}",
                 hint='Set payload to "text" or "event", leave its type out by types, or override'

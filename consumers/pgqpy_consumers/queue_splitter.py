@@ -78,7 +78,8 @@ class QueueSplitter(Configured, pgqpy.RemoteConsumer):
 
     def _queue_of(self, target: pgqpy.Connection, event: pgqpy.Event) -> str:
         chosen = self.choose(event)
-        if chosen is not None and (chosen in self._known or self.create_queues):
+        may_be = chosen in self._known or (self.create_queues and _is_name(chosen))
+        if chosen is not None and may_be and chosen not in self._own:
             queue = chosen
         elif self.default_queue:
             queue = self.default_queue
@@ -114,3 +115,7 @@ class QueueSplitter(Configured, pgqpy.RemoteConsumer):
     #: Queues of the target, and of them the one that is read.
     _known: set[str]
     _own: set[str]
+
+
+def _is_name(value: str | None) -> bool:
+    return value is not None and len(value.encode()) <= 255

@@ -19,7 +19,7 @@ logger = logging.getLogger("pgqpy")
 Connection = psycopg.Connection[Any]
 
 _IS_TABLE: LiteralString = """
-select from pg_catalog.pg_class where oid = %s::regclass and relkind in ('r', 'p')
+select from pg_catalog.pg_class where oid = %s::regclass::oid and relkind in ('r', 'p')
 """
 
 

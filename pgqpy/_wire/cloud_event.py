@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 
+_HINT = "See CloudEvents 1.0, context attributes."
+_NAME = re.compile("[a-z0-9]+")
+_TYPE = re.compile("[ -~]+")
 # All that a header may hold unchanged: printable ASCII but space, quote and percent.
 _SAFE = "".join(set(map(chr, range(0x21, 0x7F))) - set('"%'))
 
@@ -68,8 +72,9 @@ def kept_attributes(extra4: str | None) -> dict[str, Any] | None:
         return None
     try:
         kept: dict[str, Any] = json.loads(extra4)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+    kept = {name: value for name, value in kept.items() if value is not None}
     return kept if kept.get("specversion") == "1.0" else None
 
 
@@ -93,10 +98,14 @@ def http_request(
     """Return headers and body of a request, in structured or binary content mode."""
     if binary:
         content = attributes.pop("datacontenttype", None if isinstance(data, bytes) else JSON)
+        odd = [name for name in attributes if not _NAME.fullmatch(name)]
+        if odd or not (content is None or _TYPE.fullmatch(str(content))):
+            what = f"{odd[0]!r:.80} as a name" if odd else f"{content!r:.80} as datacontenttype"
+            raise InvalidPayload(f"a CloudEvent is invalid: it has {what}", hint=_HINT)
         headers = {f"ce-{name}": _header(value) for name, value in attributes.items()}
         body = data if isinstance(data, bytes) else (data or "").encode()
         return headers | (
-            {} if data is None or content is None else {"content-type": content}
+            {} if data is None or content is None else {"content-type": str(content)}
         ), body
     member = ""
     if isinstance(data, bytes):
@@ -117,9 +126,7 @@ def _checked(attributes: dict[str, Any], data: Any = None) -> CloudEvent:
         return CloudEvent(attributes, data)
     except CloudEventValidationError as error:
         wrong = "; ".join(str(each) for errors in error.errors.values() for each in errors)
-        raise InvalidPayload(
-            f"a CloudEvent is invalid: {wrong}", hint="See CloudEvents 1.0, context attributes."
-        ) from error
+        raise InvalidPayload(f"a CloudEvent is invalid: {wrong}", hint=_HINT) from error
 
 
 def _attribute(name: str, value: object) -> object:

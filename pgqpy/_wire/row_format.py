@@ -86,7 +86,7 @@ def operation_and_key(event_type: str | None) -> tuple[str | None, tuple[str, ..
         try:
             described = json.loads(event_type)
             operation, key = described.get("op"), tuple(described.get("pkey") or ())
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None, ()
         return (operation, key) if operation in _NAMES else (None, ())
     letter, _, columns = event_type.partition(":")

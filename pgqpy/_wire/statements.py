@@ -34,7 +34,8 @@ _COPY_IN = "copy {table} ({columns}) from stdin (format binary)"
 
 EVENT_RETRY_MANY = b"""
 select pgq.event_retry_many(
-           %s, array_agg(event_id), array_agg(coalesce(at, clock_timestamp() + delay)))
+           %s, pg_catalog.array_agg(event_id),
+           pg_catalog.array_agg(coalesce(at, clock_timestamp() + delay)))
   from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, delay)
 """
 

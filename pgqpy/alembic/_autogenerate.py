@@ -111,7 +111,7 @@ select n.names, i.*,
                from pg_catalog.pg_class t
                join pg_catalog.pg_namespace s on s.oid = t.relnamespace
                join pg_catalog.pg_index x on x.indrelid = t.oid and x.indisprimary
-              cross join unnest(x.indkey::int2[]) with ordinality as k (attnum, n)
+              cross join pg_catalog.unnest(x.indkey::int2[]) with ordinality as k (attnum, n)
                join pg_catalog.pg_attribute a on a.attrelid = t.oid and a.attnum = k.attnum
               where t.relname = n.names[2]
                 and s.nspname = n.names[1]
@@ -128,7 +128,7 @@ select substr(a.attname, 7) as parameter, v.value,
            when 'interval'::regtype then substring(pg_get_expr(d.adbin, d.adrelid) from '''(.*)''')
            else pg_get_expr(d.adbin, d.adrelid) end as changed
   from pgq.queue q
- cross join lateral jsonb_each_text(to_jsonb(q)) as v (name, value)
+ cross join lateral jsonb_each_text(pg_catalog.to_jsonb(q)) as v (name, value)
   join pg_catalog.pg_attribute a on a.attrelid = 'pgq.queue'::regclass and a.attname = v.name
   left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
  where q.queue_name = :queue

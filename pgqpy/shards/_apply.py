@@ -375,10 +375,10 @@ def _write(file: Path, document: Document, *, like: Path) -> None:
     it can be read by those who can read the other file, at no time by others."""
     lines = [
         "# Written by `pgqpy shards apply`; change the map that it is given.",
-        f"queue = {json.dumps(document['queue'])}",
+        f"queue = {_toml(document['queue'])}",
     ]
     for name, shard in document["shards"].items():
-        lines.append(f"\n[shards.{json.dumps(name)}]")
+        lines.append(f"\n[shards.{_toml(name)}]")
         lines += [f"{key} = {_toml(value)}" for key, value in shard.items() if value != {}]
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
@@ -391,9 +391,9 @@ def _write(file: Path, document: Document, *, like: Path) -> None:
 
 def _toml(value: object) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {each}' for key, each in value.items())} }}"
-    # JSON's texts, numbers and arrays are TOML's.
-    return json.dumps(value, ensure_ascii=False)
+        return f"{{ {', '.join(f'{_toml(key)} = {each}' for key, each in value.items())} }}"
+    # JSON's texts, numbers and arrays are TOML's, but for DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _VERSION = b"select shard_name, shard_version from pgq.get_shard_info(%s)"

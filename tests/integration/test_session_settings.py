@@ -17,6 +17,7 @@ from pgqpy.embedded import Server
 from pgqpy.retry import FixedDelay
 from pgqpy.session_settings import SETTINGS
 from pgqpy.testing import _scratch as databases
+from pgqpy_consumers.table_loader import TableLoader
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
@@ -230,6 +231,29 @@ def test_in_a_group_its_key_is_parked(ascii_conn: Connection, ascii_dsn: str) ->
 def test_without_a_policy_the_event_is_named(ascii_dsn: str, unreadable: int) -> None:
     with pytest.raises(errors.InvalidPayload, match=f"event {unreadable} is not valid UTF-8"):
         Seeing(ascii_dsn).run_once()
+
+
+def test_a_table_is_loaded_without_rows_that_are_not_utf_8(
+    ascii_conn: Connection, ascii_dsn: str
+) -> None:
+    admin = Admin(ascii_conn)
+    admin.create_queue("q")
+    admin.ticker("q")
+    ascii_conn.execute("create table item (id int primary key, name text)")
+    loader = TableLoader(ascii_dsn, target_dsn=ascii_dsn, queue="q")
+    loader.bad_rows = "dead_letter"
+    loader.register()
+    for row_id, name in enumerate((r"caf\xe9", "after"), 1):
+        ascii_conn.execute(
+            f"""select pgq.insert_event('q', 'I:id', E'{{"id":{row_id},"name":"{name}"}}',
+                    'public.item', null, null, null)""".encode()
+        )
+    admin.force_tick("q")
+    admin.ticker("q")
+    loader.run(until_empty=True)
+    assert ascii_conn.execute("select * from item").fetchall() == [(2, "after")]
+    ((reason,),) = ascii_conn.execute("select dl_reason from pgq.dead_letter").fetchall()
+    assert "is not valid UTF-8" in reason
 
 
 @pytest.mark.parametrize("unreadable", [1], indirect=True)

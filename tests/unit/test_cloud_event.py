@@ -159,6 +159,13 @@ def test_an_invalid_cloudevent_is_refused(given: CloudEvent, said: str) -> None:
         padded(given)
 
 
+@pytest.mark.parametrize("kept", [r'"a\r\nb": 1', r'"datacontenttype": "a\r\nb: c"'])
+def test_no_attribute_adds_a_header_to_a_request(kept: str) -> None:
+    stored = f'{{"specversion": "1.0", "source": "/x", {kept}}}'
+    with pytest.raises(errors.InvalidPayload, match="is invalid"):
+        event("t", "{}", None, None, None, stored).to_cloudevent_request(binary=True)
+
+
 @pytest.mark.parametrize("kept", ['"time": "x"', '"time": 1', '"id": ""', '"source": 1'])
 def test_stored_attributes_that_are_invalid_are_an_error_of_the_event(kept: str) -> None:
     stored = f'{{"specversion": "1.0", "source": "/x", {kept}}}'

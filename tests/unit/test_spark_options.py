@@ -13,6 +13,7 @@ from pgqpy_consumers.spark._options import (
     StreamOptions,
     StreamWriteOptions,
     WriteOptions,
+    check_no_password,
 )
 from pgqpy_consumers.spark._ranges import Offset
 
@@ -111,6 +112,13 @@ def test_options_that_spark_adds_are_no_mistake() -> None:
     # The password is not shown.
     options = WriteOptions.parse({"queue": "q", "dsn": "password=sesame", "password": "sesame"})
     assert "sesame" not in repr(options)
+
+
+@pytest.mark.parametrize("dsn", ["password=sesame", "sslpassword=sesame"])
+def test_a_table_keeps_no_secret(dsn: str) -> None:
+    with pytest.raises(InvalidOption, match="have a password") as caught:
+        check_no_password(WriteOptions.parse({"queue": "q", "dsn": dsn}))
+    assert "sesame" not in str(caught.value)
 
 
 def test_an_offset_comes_back_from_a_checkpoint() -> None:

@@ -285,6 +285,14 @@ def test_what_is_no_json_object_is_malformed_and_harms_no_other(others: int) -> 
             decode("a int", *payloads)
 
 
+def test_what_is_read_alone_is_not_refused_beside_others() -> None:
+    # The first only by Python, the second, which becomes null, only by Arrow.
+    payloads = ['{"a":"2020-W01-1"}', '{"a":"0000-01-01"}', '{"a":"x"}']
+    rows = decode("a date, ev_malformed string", *payloads, malformed="column")
+    assert [row["a"] for row in rows] == [date(2019, 12, 30), None, None]
+    assert [row["ev_malformed"] for row in rows] == [None, None, payloads[2]]
+
+
 def test_payloads_that_only_together_are_json_are_malformed() -> None:
     halves = ['{"a":[{}', '{}],"b":1}'] * MANY
     rows = decode("a string, b int, ev_malformed string", *halves, malformed="column")
@@ -459,6 +467,9 @@ def test_rows_of_both_formats_may_be_mixed() -> None:
         ('{"op":"DELETE","table":["s","t"],"pkey":["id"]}', ("DELETE", ["id"])),
         ("order-paid", (None, None)),
         ('{"op":"refund","pkey":5}', (None, None)),
+        ('{"op":"INSERT","pkey":[{}]}', (None, None)),
+        (r'{"op":"INSERT","pkey":["\ud800"]}', (None, None)),
+        ('{"op":' + "[" * 100_000 + "]" * 100_000 + "}", (None, None)),
         ("{", (None, None)),
     ],
 )

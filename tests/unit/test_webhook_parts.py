@@ -114,6 +114,7 @@ def test_equal_numbers_of_captured_rows_are_one_key() -> None:
 
     assert keys("12.5") == keys("12.50") == keys("0.125e2") != keys("12.51")
     assert keys("12") == keys("12.00") == keys("12.0") != keys("-12")
+    assert keys("1e999999999999") != keys("1e-999999999999")
     assert keys("1" * 5000) == keys(f"{'1' * 5000}.0") != keys("1" * 5001)
 
 
@@ -123,6 +124,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert 90 < retry_after(later) <= 100
     assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
     assert retry_after("soon") == retry_after(None) == retry_after("²") == 0
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 +99999999999999") == 0
 
 
 async def _items(*items: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:

@@ -135,7 +135,7 @@ def change_from(
         for column in key_columns:
             if operation != "TRUNCATE" and values[column] is None:
                 raise ValueError(f"the key column {column!r} is null")
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"there is no column {error}" if isinstance(error, KeyError) else error
         raise BadEvent(
             f"event {event_id} of table {table} cannot be applied: {what}",
@@ -156,14 +156,15 @@ def _kind(
             described = json.loads(event_type)
             operation, key = described["op"], tuple(described["pkey"])
             schema, name = described["table"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
     else:
         letter, _, columns = event_type.partition(":")
         operation = OPERATIONS.get(letter)
         key = tuple(columns.split(",")) if columns else ()
         schema, _, name = table.partition(".")
-    return (operation, (schema, name), key) if operation in _OPERATIONS else None
+    texts = all(isinstance(each, str) for each in (operation, schema, name, *key))
+    return (operation, (schema, name), key) if texts and operation in _OPERATIONS else None
 
 
 # --- the last state of each key

@@ -205,6 +205,9 @@ def identifiers(names: Iterable[str]) -> sql.Composed:
 #: by triggers. All others are about the server.
 _ABOUT_TABLES = ("21", "22", "23", "27", "42", "44", "P0")
 
+#: What a value is that is not valid for its type.
+_NESTED = "22023"
+
 _FOREIGN_KEYS: LiteralString = """
 select conrelid, confrelid
   from pg_catalog.pg_constraint
@@ -279,11 +282,13 @@ def naming(table: Table) -> Iterator[None]:
     """Add the table's name to errors inside the block that are about the table."""
     try:
         yield
-    except (psycopg.Error, PgqError) as error:
+    except (psycopg.Error, PgqError, RecursionError) as error:
         if isinstance(error, psycopg.Error):
             if not is_about_tables(error):
                 raise
             said = from_psycopg(error)
+        elif isinstance(error, RecursionError):
+            said = PgqError("a value is nested too deeply", sqlstate=_NESTED)
         else:
             said = error
         named = ApplyError(

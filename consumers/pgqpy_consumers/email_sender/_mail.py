@@ -24,6 +24,9 @@ _OURS = frozenset(
 )
 
 
+#: The most characters of addresses, subject and headers together; folding more takes minutes.
+_MOST = 50_000
+
 #: Some servers on the way do not accept eight bits.
 _POLICY = policy.SMTP.clone(cte_type="7bit")
 
@@ -78,6 +81,9 @@ class Mail:
 
         Raises InvalidMail, for instance for a line end in a subject.
         """
+        short = (self.subject, *self.to, *self.cc, *self.bcc, *self.headers, *self.headers.values())
+        if sum(map(len, short)) > _MOST:
+            raise InvalidMail(f"addresses, subject and headers have more than {_MOST:,} characters")
         message = EmailMessage(policy=_POLICY)
         try:
             message["From"] = one_address(sender)
@@ -219,7 +225,7 @@ def one_address(text: str) -> Address:
         raise InvalidMail(f"an address has at most {_LONGEST} characters, this one {len(text)}")
     if has_controls(text):
         raise InvalidMail(f"{text!r} is no address: it has a line end or control character")
-    found = _NAMED.fullmatch(text)
+    found = _NAMED.fullmatch(text.strip())
     if found is None:
         raise InvalidMail(f"{text!r} is no address, or more than one")
     user = found["in_user"] or found["bare_user"]

@@ -257,7 +257,7 @@ class _Pair:
 
     def _count(self, oid: int) -> int:
         [row] = self._source.execute(
-            "select sum(c.reltuples)::int8 from pg_catalog.pg_class c where c.oid = %s"
+            "select sum(c.reltuples)::int8 from pg_catalog.pg_class c where c.oid = %s::oid"
             " or c.oid in (select relid from pg_catalog.pg_partition_tree(%s) where isleaf)",
             [oid, oid],
         )

@@ -68,7 +68,7 @@ _SUM = sql.SQL("select coalesce(sum(bytes), 0)::int8 from ({sizes}) s")
 _FIT = sql.SQL("""
 select count(*)
   from (select sum(bytes) over (order by ev_id) as total from ({sizes}) s) t
- where total <= {most}
+ where total <= {most}::numeric
 """)
 
 #: The limit where there is none: a backlog that large is a batch, whatever the bounds say.

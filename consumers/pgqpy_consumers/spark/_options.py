@@ -318,6 +318,8 @@ def _parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
 _GIVEN = "option."
 """Spark's prefix for the options given by the user, among all of a table; in lower case."""
 _METADATA = "pgq"
+_SECRET = ("password", "secret")
+"""How libpq's names of secrets end: password, sslpassword, oauth_client_secret."""
 
 
 def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
@@ -329,7 +331,8 @@ def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
 def check_no_password(options: Options) -> None:
     """Raises InvalidOption if the options have a password, which a table must not keep."""
     dsns = options.dsn, getattr(options, "read_dsn", None)
-    if options.password is not None or any("password" in parse_dsn(dsn or "") for dsn in dsns):
+    names = [name for dsn in dsns for name in parse_dsn(dsn or "")]
+    if options.password is not None or any(name.endswith(_SECRET) for name in names):
         raise InvalidOption(
             "a table's options have a password, which Spark would keep in its catalog and show",
             hint="Name a service in dsn, or keep the password in .pgpass or PGPASSWORD.",

@@ -76,10 +76,10 @@ class ForeignOffset(PgqError):
 # A queue created anew has another id, but possibly the same tables. A restored dump has other
 # oids. A cluster that is copied with its data keeps all.
 _FIND: LiteralString = """
-select concat_ws('/', c.system_identifier, d.oid, q.queue_id,
-                 to_regclass(q.queue_data_pfx || '_0')::oid) as queue,
+select pg_catalog.concat_ws('/', c.system_identifier, d.oid, q.queue_id,
+                            to_regclass(q.queue_data_pfx || '_0')::oid) as queue,
        t.tick_id as tick, t.tick_event_seq as seq, t.tick_snapshot::text as snapshot,
-       (extract(epoch from t.tick_time) * 1000000)::int8 as time
+       (extract(epoch from t.tick_time) * 1000000.0)::int8 as time
   from pgq.queue q
  cross join pg_control_system() c
   join pg_database d on d.datname = current_database()

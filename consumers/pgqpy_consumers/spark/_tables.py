@@ -35,7 +35,7 @@ _COLUMNS = """
     with recursive part (number, name, type, modifier, dimensions) as (
         select a.attnum, a.attname, a.atttypid, a.atttypmod, 0
           from pg_catalog.pg_attribute a
-         where a.attrelid = %s
+         where a.attrelid = %s::oid
            and a.attnum > 0
            and not a.attisdropped
         union all

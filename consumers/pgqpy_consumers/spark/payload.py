@@ -236,13 +236,16 @@ class _Parser:
         try:
             return columns_of(rows, self._fields)
         except ValueError:
-            for at, row in enumerate(rows):
+            alone = []
+            for position, row in enumerate(rows, first):
                 try:
-                    columns_of([row], self._fields)
+                    alone.append(columns_of([row], self._fields))
                 except ValueError as error:
-                    self.wrong[first + at] = str(error)
-                    rows[at] = {}
-        return columns_of(rows, self._fields)
+                    self.wrong[position] = str(error)
+                    alone.append(columns_of([{}], self._fields))
+            # Arrow reads some texts only if all are as it likes them: so what could be read alone
+            # may be refused together.
+            return [pa.concat_arrays(each) for each in zip(*alone, strict=True)]
 
 
 def _change(events: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -267,12 +270,11 @@ def _operations_and_keys(events: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 def _operation_and_key(type_: str) -> tuple[str | None, list[str] | None]:
     try:
         operation, key = operation_and_key(type_)
-    except TypeError:
+        "".join(key).encode()
+    except (TypeError, ValueError):
+        # An application may have JSON of its own for types.
         return None, None
-    # An application may have JSON of its own for types.
-    if operation not in OPERATIONS.values() or not all(isinstance(name, str) for name in key):
-        return None, None
-    return operation, list(key)
+    return (operation, list(key)) if operation in OPERATIONS.values() else (None, None)
 
 
 _TYPES = (

@@ -54,14 +54,14 @@ def _refused(target: pgqpy.Connection, table: Table, change: Change, *, nested: 
         )
         for column in table.writable(tuple(change.values)):
             value = change.values[column.name]
-            written = column.writer(nested=nested)(value)
             try:
+                written = column.writer(nested=nested)(value)
                 with target.transaction():
                     target.execute(
                         sql.SQL("insert into {} ({}) values ({})").format(
                             shadow, sql.Identifier(column.name), sql.Literal(written)
                         )
                     )
-            except psycopg.DataError:
+            except (psycopg.DataError, RecursionError):
                 return column.name
     return None

@@ -22,7 +22,7 @@ _NAMES = {"hour": "YYYY_MM_DD_HH24", "day": "YYYY_MM_DD", "month": "YYYY_MM", "y
 _COLUMN: LiteralString = """
 select p.partstrat::text, array(
        select a.attname::text
-         from unnest(p.partattrs::int2[]) k
+         from pg_catalog.unnest(p.partattrs::int2[]) k
          left join pg_catalog.pg_attribute a on a.attrelid = p.partrelid and a.attnum = k)
   from pg_catalog.pg_partitioned_table p
  where p.partrelid = %s::oid
@@ -32,7 +32,7 @@ select p.partstrat::text, array(
 _NEEDED: LiteralString = """
 with wanted as (
     select distinct date_trunc(%(every)s, {moment}) as start
-      from unnest(%(values)s::text[]) v
+      from pg_catalog.unnest(%(values)s::text[]) v
      where v is not null and isfinite(v::{type}))
 select to_char(start, %(name)s),
        (start::text || {zone})::{type}::text,
@@ -90,7 +90,7 @@ def _make(target: pgqpy.Connection, table: Table, name: str, start: str, end: st
     there = target.execute(
         "select from pg_catalog.pg_class c"
         " where relname = %s and relnamespace = (select relnamespace from pg_catalog.pg_class"
-        " where oid = %s)",
+        " where oid = %s::oid)",
         [name, table.oid],
     ).fetchone()
     if there is not None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import pgqpy
-from pgqpy.errors import InvalidParameter
+from pgqpy.errors import InvalidParameter, InvalidPayload
 from pgqpy_consumers.apply import (
     ApplyError,
     BadEvent,
@@ -137,7 +137,7 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
                         hint="Fill the queue with pgq.capture_table, jsontriga or logutriga only,"
                         " or set ignore_other_events.",
                     )
-            except BadEvent as error:
+            except (BadEvent, InvalidPayload) as error:
                 self.fail_event(batch, event, error)
                 continue
             if not self.tables or ".".join(change.table) in self.tables:

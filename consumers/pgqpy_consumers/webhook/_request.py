@@ -81,6 +81,8 @@ def _text(value: object) -> str:
 
 def _number(value: Decimal) -> object:
     # Equal numbers are one key, however many zeros they are written with.
+    if abs(value.adjusted()) > _LONGEST_NUMERIC:
+        return str(value)  # All of its zeros would fill the memory.
     plain = f"{value:f}"
     if "." in plain:
         plain = plain.rstrip("0").rstrip(".")
@@ -88,13 +90,15 @@ def _number(value: Decimal) -> object:
 
 
 _LONGEST_INT = 4_300
+#: The most digits that PostgreSQL has before the point; behind it are fewer.
+_LONGEST_NUMERIC = 131_072
 
 
 def _or_none(key: Key) -> Key:
     def tolerant(event: Event) -> str:
         try:
             return key(event)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     return tolerant
@@ -190,7 +194,8 @@ class Endpoint:
         self._url = url
         self._timeout = timeout
         self._client = httpx.AsyncClient(
-            headers=dict(headers),
+            # Nothing is decompressed: a few bytes could become gigabytes.
+            headers={"accept-encoding": "identity", **headers},
             timeout=timeout,
             limits=httpx.Limits(max_connections=connections),
             follow_redirects=False,
@@ -231,7 +236,7 @@ class Endpoint:
 async def _beginning(answer: httpx.Response) -> str:
     """The beginning of the answer, on one line; an answer may be of any length."""
     said = b""
-    async for piece in answer.aiter_bytes():
+    async for piece in answer.aiter_raw():
         said += piece
         if len(said) >= QUOTED:
             break
@@ -246,7 +251,7 @@ def retry_after(value: str | None) -> float:
         return float(value)
     try:
         at = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

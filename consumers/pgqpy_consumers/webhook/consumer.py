@@ -245,7 +245,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                 content, body = event.to_cloudevent_request(source, binary=binary)
             else:
                 body = self.body(event)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise pgqpy.DeadLetter(f"no request can be made of it: {error}") from error
         message_id = f"msg_{identity(event, self.queue, self.consumer)}"
         headers = self._signer.headers(message_id, int(time.time()), body)

@@ -24,7 +24,10 @@ PLAN = (
     b" set_config('plan_cache_mode', 'force_generic_plan', true)"
 )
 PLANNED = ["enable_seqscan", "enable_bitmapscan", "enable_sort", "plan_cache_mode"]
-CURRENT = b"select current_setting(x) from unnest(%s::text[]) with ordinality o (x, n) order by n"
+CURRENT = (
+    b"select current_setting(x)"
+    b" from pg_catalog.unnest(%s::text[]) with ordinality o (x, n) order by n"
+)
 WANT_QUIET = b"select pgq_task.want_quiet(%s::regclass, %s)"
 
 BEGINNING = "-infinity"
@@ -131,13 +134,13 @@ class TaskTable:
         self.signal = signal
         self.keys = keys
         columns = [f"k{number}" for number in range(len(keys))]
-        triples = list(zip(map(_quoted, keys), columns, map(_escaped, types), strict=True))
+        triples = [_compared(*each) for each in zip(keys, columns, types, strict=True)]
         settings = zip(PLANNED, plan_settings, strict=True)
         parts = {name: _quoted(value) for name, value in asdict(names).items()} | {
             "table": _escaped(table),
             "texts": ", ".join(f"t.{key}::text" for key, _, _ in triples),
             "columns": ", ".join(columns),
-            "arrays": ", ".join(["%s::text[]"] * len(keys)),
+            "arrays": ", ".join(["pg_catalog.unnest(%s::text[])"] * len(keys)),
             # Not `=`, which may be planned as a merge of all rows, dead ones among them; except
             # that the elements of an array of arrays are theirs.
             "same": " and ".join(
@@ -181,7 +184,9 @@ class TaskTable:
             " {next_attempt} = clock_timestamp() + x.delay,"
             " {attempts} = coalesce(t.{attempts}, 0) + x.counts,"
             " {last_attempt} = clock_timestamp(), {last_error} = coalesce(x.error, t.{last_error})"
-            " from unnest({arrays}, %s::text[], %s::interval[], %s::int[], %s::text[])"
+            " from rows from ({arrays}, pg_catalog.unnest(%s::text[]),"
+            " pg_catalog.unnest(%s::interval[]), pg_catalog.unnest(%s::int[]),"
+            " pg_catalog.unnest(%s::text[]))"
             " x ({columns}, status, delay, counts, error) where {same}"
         )
         #: Restores a row whose outcome was written in advance, unless another session has changed
@@ -192,7 +197,7 @@ class TaskTable:
             " where {this} and t.{attempts} = %s and t.{last_error} = %s returning true"
         )
         self.delete = statement(
-            "delete from {table} t using unnest({arrays}) x ({columns}) where {same}"
+            "delete from {table} t using rows from ({arrays}) x ({columns}) where {same}"
         )
 
     def completed(self, outcomes: list[RowOutcome]) -> tuple[bytes, list[Any]]:
@@ -222,6 +227,14 @@ class TaskTable:
 
 def _quoted(name: str) -> str:
     return _escaped(sql.Identifier(name).as_string(None))
+
+
+def _compared(key: str, column: str, kind: str) -> tuple[str, str, str]:
+    """Return a key's expression, its column among values, and the type in which it is compared:
+    text for varchar, as PostgreSQL does unless a role has made an operator for it."""
+    if kind.startswith("character varying") and not kind.endswith("]"):
+        return f"{_quoted(key)}::text", column, "text"
+    return _quoted(key), column, _escaped(kind)
 
 
 def _escaped(text: str) -> str:

@@ -514,6 +514,27 @@ def checked(cli: Cli, shards: Shards) -> Any:
     return json.loads(cli("shards", "check", str(shards.file), "--json").stdout)
 
 
+def test_whatever_names_are_like_the_written_map_is_read_again(shards: Shards) -> None:
+    odd, queue = "\U0001f980 \\u007f \\u0001 50%", "\U0001f980"
+    for name in shards.dsns:
+        with shards.connect(name) as conn:
+            Admin(conn).create_queue(queue)
+            Admin(conn).force_tick(queue)
+            Admin(conn).ticker(queue)
+            Admin(conn).register_consumer(queue, "50% \x7f")
+            Producer(queue).insert_event(conn, "t")
+    for hashes, others in (([0, 32768], [32768, 65536]), ([0, 65536], []), ([0, 65536], None)):
+        text = f'queue = "{queue}"\n'
+        for name, dsn, has in (("a", shards.dsns["a"], hashes), (odd, shards.dsns["b"], others)):
+            if has is not None:
+                text += f'[shards."{name}"]\ndsn = {json.dumps(dsn)}\nhashes = {has}\n'
+        shards.wanted.write_text(text)
+        result = shards.try_apply()
+        assert result.exit_code == 0, result.output
+    assert len(shards.map.shards) == 2
+    assert "not drained yet, it has events for 50% \\x7f;" in result.stdout
+
+
 def test_keys_move_back_when_the_first_move_is_read_and_before_it_is_said_for_what_to_wait(
     shards: Shards,
 ) -> None:

@@ -147,6 +147,8 @@ NO_MAILS = [
         "'Bcc' is no header",
     ),
     ('{"to": "a@b.example", "subject": "x", "body": "x", "txt": 1}', "a mail has no txt"),
+    # It would take a minute to fold, and longer ones hours.
+    (json.dumps({"to": "a@b.example", "subject": "ä " * 10**5, "body": "x"}), "50,000 characters"),
 ]
 
 

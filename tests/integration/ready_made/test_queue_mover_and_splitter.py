@@ -278,6 +278,16 @@ def test_queues_are_created_if_that_is_wanted(sides: Sides) -> None:
 
 
 @pytest.mark.parametrize("create_queues", [False, True])
+def test_no_value_stops_a_splitter_with_a_default_queue(sides: Sides, create_queues: bool) -> None:
+    ops.value(sides.conn, "select pgq.create_queue('rest')")
+    settings = {"create_queues": create_queues, "default_queue": "rest"}
+    splitter = sides.splitter(target_dsn=sides.dsn, **settings)
+    sides.send(*events([("1", sides.queue), ("2", "x" * 300), ("3", "rest")]))
+    splitter.run(until_empty=True)
+    assert sides.data(sides.conn)["rest"] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("create_queues", [False, True])
 def test_nothing_goes_into_the_queue_that_is_read_but_into_one_of_its_name_elsewhere(
     sides: Sides, create_queues: bool
 ) -> None:

@@ -412,6 +412,24 @@ def test_arrays_of_json_arrive_but_json_inside_a_composite_is_refused(item: Side
     assert "jsontriga" in str(caught.value.hint)
 
 
+def test_a_row_of_deeply_nested_json_does_not_stop_the_others(sides: Sides) -> None:
+    """PostgreSQL's limit is greater than that of a program in Python."""
+    sides.both("create table doc (id int primary key, body jsonb)")
+    sides.capture("doc")
+    sides.load()
+    for row_id, depth in enumerate((1, 700, 3000, 1), 1):
+        body = "[" * depth + "]" * depth
+        sides.conn.execute("insert into doc values (%s, %s)", [row_id, body])
+    Producer("test_queue").insert_event(
+        sides.conn, '{"op": ["INSERT"], "table": ["public", {}], "pkey": [{}]}', "{}", extra1="x.y"
+    )
+    sides.load(bad_rows="dead_letter")
+    assert sides.rows("select id from doc order by id") == [(1,), (4,)]
+    reasons = sides.conn.execute("select dl_reason from pgq.dead_letter order by ev_id").fetchall()
+    assert 'does not fit into column "body" of table public.doc' in reasons[0][0]
+    assert ["nested" in reasons[0][0], "recursion" in reasons[1][0], len(reasons)] == [1, 1, 3]
+
+
 def test_a_key_is_compared_as_its_index_does_and_not_by_an_operator_of_others(sides: Sides) -> None:
     """One in a schema on the search_path can fit better, and would have the loader's rights."""
     sides.both("create table item (id varchar primary key)")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import itertools
 import json
 import os
 import signal
 import time
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,6 +269,62 @@ def test_what_is_not_taken_in_the_end_becomes_a_dead_letter_and_its_key_goes_on(
     for (said,), (_, reason) in zip(reasons, refusals.values(), strict=True):
         assert said.startswith(reason)
         assert len(said) < 600
+
+
+_DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "field", "text"),
+    [
+        ("data", "data.customer", "ev_data", f'{{"customer": {_DEEP}}}'),
+        ("data", "primary_key", "ev_type", '{"op": "INSERT", "pkey": [{}]}'),
+        ("envelope", "", "ev_data", _DEEP),
+        ("cloudevents", "", "ev_data", _DEEP),
+        ("cloudevents", "", "ev_extra4", f'{{"specversion": "1.0", "x": {_DEEP}}}'),
+        ("cloudevents", "", "ev_extra4", '{"specversion": "1.0", "data_base64": 5}'),
+        ("cloudevents", "", "ev_extra4", '{"specversion": "1.0", "source": null}'),
+        ("cloudevents-binary", "", "ev_extra4", '{"specversion": "1.0", "ü": 5}'),
+        ("cloudevents-binary", "", "ev_extra4", '{"specversion": "1.0", "datacontenttype": 5}'),
+        ("cloudevents-binary", "", "ev_extra4", '{"specversion": "1.0", "datacontenttype": "ü"}'),
+    ],
+)
+def test_no_event_stops_those_after_it(
+    conn: Connection,
+    queue: str,
+    put: Put,
+    hook: Hook,
+    hooks: HookServer,
+    body: str,
+    key: str,
+    field: str,
+    text: str,
+) -> None:
+    event = {"ev_type": "t", "ev_data": "{}", "ev_extra4": None} | {field: text}
+    conn.execute(
+        "select pgq.insert_event(%s, %s, %s, 'public.item', null, null, %s)",
+        [queue, *event.values()],
+    )
+    put("after")
+    run(hook(body=body, key=key, attempts=1))
+    assert b"after" in hooks.taken[-1].body
+    assert len(hooks.taken) + len(dead_letters(conn)) == 2
+
+
+def test_an_answer_is_not_decompressed(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(1)
+    bomb = gzip.compress(gzip.compress(bytes(100_000_000), 1))
+    hooks.answer = lambda request: Answer(400, (("Content-Encoding", "gzip, gzip"),), bomb)
+    tracemalloc.start()
+    try:
+        run(hook())
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(dead_letters(conn)) == 1
+    assert hooks.requests[0].headers["accept-encoding"] == "identity"
 
 
 def test_redirects_are_not_followed(

@@ -186,6 +186,20 @@ def test_a_batch_is_few_files_in_order(
     assert "ev_type" in pq.read_schema(lake / files(lake)[0]).names
 
 
+def test_whatever_types_are_like_they_are_archived_within_the_archive(
+    spark: SparkSession, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
+) -> None:
+    types = ["../../x", "/x", ".", "", "%2e", "a:b*?", "\n\t\x01", "x" * 300, "/" * 80, "ü☃" * 100]
+    for type_ in types:
+        conn.execute("select pgq.insert_event(%s, %s, 'd')", (queue, type_))
+    ops.tick(conn, queue)
+    archiver = archive(partition_by=("type",))
+    archiver.run_once()
+    stored = spark.read.parquet(str(tmp_path / "lake"))
+    assert sorted(row.ev_type for row in stored.select("ev_type").collect()) == sorted(types)
+    assert [each.name for each in tmp_path.iterdir()] == ["lake"]
+
+
 def test_batch_after_batch_each_event_once(
     spark: SparkSession,
     conn: Connection,

@@ -118,19 +118,20 @@ def test_tasks_may_be_due_already(conn: Connection, make: Make, send: Send) -> N
     assert [task["status"] for task in tasks] == ["scheduled", "available"]
 
 
+@pytest.mark.parametrize("data", ["{NaN", "[" * 5_000 + "]" * 5_000])
 def test_an_event_that_is_no_json_is_named_and_none_of_its_batch_is_pushed(
-    conn: Connection, make: Make, send: Send
+    conn: Connection, make: Make, send: Send, data: str
 ) -> None:
     """Tasks sent to the server before the error are not pushed either."""
     consumer = make()
-    send(*[("paid", "1")] * 1500, ("paid", "{NaN"))
+    send(*[("paid", "1")] * 1500, ("paid", data))
     with pytest.raises(errors.InvalidPayload, match="the data of event 1501 is no JSON") as caught:
         consumer.run(until_empty=True)
     assert "task_of" in (caught.value.hint or "")
     assert payloads(conn) == []
     consumer.payload = "text"
     consumer.run(until_empty=True)
-    assert payloads(conn) == [*["1"] * 1500, "{NaN"]
+    assert payloads(conn) == [*["1"] * 1500, data]
 
 
 @pytest.mark.parametrize("data", ['"\\u0000"', '{"a": ["\\ud800"]}', '{"\\\\\\u0000": 1.5e400}'])
