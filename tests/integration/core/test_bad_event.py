@@ -90,8 +90,9 @@ def written(conn: Connection) -> list[str]:
 
 
 def dead(conn: Connection) -> dict[str, str]:
-    """Data and reason of each dead letter."""
-    return dict(conn.execute("select ev_data, dl_reason from pgq.dead_letter").fetchall())
+    """Data and reason of each dead letter, in the order in which they were given up."""
+    letters = conn.execute("select ev_data, dl_reason from pgq.dead_letter order by dl_id")
+    return dict(letters.fetchall())
 
 
 def test_one_bad_event_is_a_dead_letter(dsn: str, conn: Connection, put: Put) -> None:
