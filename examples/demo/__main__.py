@@ -144,7 +144,11 @@ def _database(options: argparse.Namespace, console: Console) -> Iterator[Databas
         with console.status("Installing the schema pgq and the application's tables"):
             database.prepare()
         try:
-            yield database
+            # A session in which Ctrl-C interrupts a statement may be of no more use. The first one
+            # is kept to tidy up.
+            name = "pgqpy demo: reader"
+            with pgqpy.connect(dsn, autocommit=True, application_name=name) as reader:
+                yield database.read_by(reader)
         finally:
             # The embedded server removes everything itself.
             if options.dsn is not None and not options.keep and not conn.broken:

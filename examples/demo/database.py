@@ -66,6 +66,12 @@ class Database:
                 "select pgq.capture_table('pgqpy_demo.flight', %s, old_values => 'row')", (QUEUE,)
             )
 
+    def read_by(self, conn: psycopg.Connection[Any]) -> Database:
+        """Return the same database by another connection, without the lock."""
+        other = Database(conn, self.dsn)
+        other.installed_schema = self.installed_schema
+        return other
+
     def clear(self) -> None:
         """Drop the demo's queue, consumers and tables."""
         if not self._exists(SCHEMA):

@@ -71,7 +71,7 @@ OURS = re.compile(
         | row_layout | group_key_check)
     | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker
     | pgq_task\.(lane | mark | sweep | to_release | key_low             # goes with a task queue
-        | progress | cancellation | flow(_step)?
+        | progress | cancellation | flow(_step)? | station
         | queue_grant | queue_limit | unique_period | reserved_id | limit_log | limit_\d+_[01]
         | counted | count_log_(even | odd))
     | pgq_node\.(node_location | local_state | subscriber_info | root_epoch) # goes with a node

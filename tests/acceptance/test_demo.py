@@ -210,7 +210,7 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
     program.process.send_signal(signal.SIGCONT)
     program.process.send_signal(number)
     code, output = finish(program)
-    assert code == 130
+    assert code == 130, output
     assert "Stopped" in output
     assert "Traceback" not in output
     assert "pgqpy ticker" in commands
@@ -218,6 +218,22 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
     assert len(children) == 2
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert not alive
+    assert remains(conn) == (False, 0)
+
+
+def test_a_session_that_is_lost_ends_the_demo_and_another_tidies_up(
+    start: Run, dsn: str, conn: Connection
+) -> None:
+    """Ctrl-C in the middle of a statement may leave a session that takes no other."""
+    program = start("--dsn", dsn, "--no-spark", "--flights", "30000")
+    at_work(program, conn)
+    conn.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where application_name = 'pgqpy demo: reader'"
+    )
+    code, output = finish(program)
+    assert code == 1
+    assert "error: " in output
     assert remains(conn) == (False, 0)
 
 
