@@ -181,10 +181,13 @@ class Database:
 
     def _connected(self) -> Connection:
         if self._conn is None or self._conn.closed:
-            # Unprepared: a pooler may lend another session to each transaction.
             self._conn = connect(
                 self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy ui"
             )
+            [(pid,)] = self._conn.execute("select pg_catalog.pg_backend_pid()").fetchall()
+            # A pooler may lend another session to each transaction: then nothing is prepared.
+            if pid == self._conn.info.backend_pid:
+                self._conn.prepare_threshold = 3
             # One value of a role must not keep others from all that is on its page.
             set_json_loads(read_flat_json, self._conn)
             self._conn.adapters.register_loader("timestamptz", _Time)

@@ -17,7 +17,7 @@ from pgqpy.admin import Admin
 from pgqpy.embedded import Server
 from pgqpy.errors import PgqError
 from pgqpy.tasks import Tasks
-from pgqpy.ui import View, _app, _overview
+from pgqpy.ui import Look, View, _app, _overview
 from pgqpy.ui._database import Database, Visit
 from pgqpy.ui._page import fragments
 from tests.fixtures import queue_ops as ops
@@ -312,6 +312,26 @@ def test_the_menu_offers_what_a_role_may_see_on_pages_of_errors_too(
             # What keeps a page up to date would ask for this one.
             assert "console.js" not in wrong
     assert offered(get(client, "/", "ui_test_nobody", 403)) == set()
+
+
+def test_pages_prepare_their_statements_and_survive_an_upgrade_of_the_schema(
+    dsn: str, conn: Connection, console: Console
+) -> None:
+    conn.execute("create table item as select 1 as id")
+
+    def read(look: Look) -> dict[str, Any]:
+        found = look.visit.conn.execute("select * from public.item").fetchall()
+        prepared = look.visit.conn.execute("select count(*) from pg_prepared_statements").fetchone()
+        return {"found": found, "prepared": prepared}
+
+    view = View("items", "Items", read, template="{{ found }} {{ prepared[0] > 0 }}")
+    client = console(dsn, views=[view])
+    for _ in range(5):
+        shown = get(client, "/items", "postgres")
+    assert shown == "[(1,)] True"
+    conn.execute("alter table item add note text")
+    get(client, "/items", "postgres", 500)
+    assert get(client, "/items", "postgres") == "[(1, None)] False"
 
 
 def test_the_menu_stays_if_the_database_is_lost(mortal: Server, console: Console) -> None:
