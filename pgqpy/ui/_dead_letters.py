@@ -191,7 +191,7 @@ def _change_all(name: str, look: Look, form: Mapping[str, str], **how: str) -> D
     if not count:
         raise InvalidParameter("no dead letter was found", hint="they are gone, or none fits")
     change, given = CHANGES[name], asdict(which) | {"newest": newest, "limit": FOUND}
-    # To find the oldest takes a look at all of them, so many are found at once.
+    # The view reads all letters to find the oldest, so ids are read for many chunks.
     found: list[int] = []
 
     def step(conn: Connection) -> int:
