@@ -307,7 +307,8 @@ def test_no_event_stops_those_after_it(
     )
     put("after")
     run(hook(body=body, key=key, attempts=1))
-    assert b"after" in hooks.taken[-1].body
+    # Events of different keys are sent side by side.
+    assert any(b"after" in request.body for request in hooks.taken)
     assert len(hooks.taken) + len(dead_letters(conn)) == 2
 
 
