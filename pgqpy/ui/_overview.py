@@ -16,7 +16,7 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
 
 #: Seconds between readings of rates, however many viewers of many roles look.
-EVERY = 1.0
+EVERY = 5.0
 #: Tasks of each kind that are counted; the page says if there are more.
 COUNTED = 1000
 TASK_SIZES = "pgq_task.get_queue_info(text, integer, integer)"

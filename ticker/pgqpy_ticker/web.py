@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from pgqpy_ticker import metrics
@@ -51,10 +51,9 @@ class Endpoint(ThreadingHTTPServer):
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        open_now = list(self._open)
-        if len(open_now) >= 2 * MOST:  # the threads of those that were ended still run
-            self.shutdown_request(request)
-            return
+        # The threads of those that were ended may still run: the next one waits for some to end.
+        while len(open_now := list(self._open)) >= 2 * MOST:
+            sleep(0.001)
         for each in open_now[: max(0, len(open_now) - MOST + 1)]:
             _end(each)
         self._open[request] = monotonic()
