@@ -66,7 +66,7 @@ def connect_as(
     dsn = dsns.resolve(dsn)
     told = dsns.parse(dsn) | settings
     defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    conninfo = make_conninfo(dsn, **defaults, **settings, **ENCODING)
+    conninfo = make_conninfo(dsn, **defaults | settings | ENCODING)
     with translate_errors():
         conn = kind.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
         try:

@@ -26,11 +26,12 @@ from pgqpy._wire.statements import (
     copy_in,
     insert_into_relation,
     padded,
+    require_utf8,
     texts,
+    unencodable,
 )
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import (
-    InvalidPayload,
     PayloadTooLarge,
     QueueNotFound,
     SchemaMissing,
@@ -94,7 +95,7 @@ class AsyncProducer:
         shard_key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
-        _require_psycopg(conn)
+        _require_usable(conn)
         if self._entrance is not None:
             (await self._entrance.enter(conn))(shard_key)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
@@ -136,7 +137,7 @@ class AsyncProducer:
         With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
         event, they go in statements of 10,000 events each. ``shard_key`` is a function of an event.
         """
-        _require_psycopg(conn)
+        _require_usable(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         with translate_errors(), sending(EVENTS, self.queue) as span:
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
@@ -167,7 +168,7 @@ class AsyncProducer:
 
         They are held in memory; for large numbers use `insert_events`.
         """
-        _require_psycopg(conn)
+        _require_usable(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
         if self._entrance is not None:
             check = await self._entrance.enter(conn)
@@ -258,9 +259,7 @@ class AsyncProducer:
                     try:
                         await copy.write_row(row)
                     except UnicodeEncodeError as error:
-                        raise InvalidPayload(
-                            f"an event's text is not valid Unicode: {error.reason}"
-                        ) from error
+                        raise unencodable(error) from error
                     except TypeError as error:
                         raise TypeError(
                             f"an event's fields are str or None: {row!r:.80}"
@@ -278,12 +277,16 @@ class _AsyncWriter(AsyncLibpqWriter):
         await super().write(data)
 
 
-def _require_psycopg(conn: object) -> None:
+def _require_usable(conn: object) -> None:
     if not isinstance(conn, psycopg.AsyncConnection):
         raise TypeError(
             f"events are written on a connection of psycopg, not on {conn!r:.80}: for SQLAlchemy "
             "there is pgqpy.sqlalchemy.AsyncProducer, in Django it is connection.connection"
         )
+    with translate_errors():
+        sent = conn.pgconn.parameter_status
+        if b"SQL_ASCII" in (sent(b"client_encoding"), sent(b"server_encoding")):
+            require_utf8(conn)
 
 
 async def _may_call(conn: AsyncConnection) -> bool:

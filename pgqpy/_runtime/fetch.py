@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
-from pgqpy._wire.statements import checked
+from pgqpy._wire.statements import checked, unencodable
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
 
@@ -28,5 +28,8 @@ def fetch(
     Raises PgqError, also for arguments that PostgreSQL cannot take.
     """
     with translate_errors(), conn.cursor(row_factory=rows, binary=binary) as cursor:
-        cursor.execute(statement, checked(arguments))
+        try:
+            cursor.execute(statement, checked(arguments))
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from error
         return cursor.fetchall()

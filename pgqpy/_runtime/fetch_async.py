@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
-from pgqpy._wire.statements import checked
+from pgqpy._wire.statements import checked, unencodable
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
 
@@ -26,5 +26,8 @@ async def async_fetch(
     """
     with translate_errors():
         async with conn.cursor(row_factory=rows, binary=binary) as cursor:
-            await cursor.execute(statement, checked(arguments))
+            try:
+                await cursor.execute(statement, checked(arguments))
+            except UnicodeEncodeError as error:
+                raise unencodable(error) from error
             return await cursor.fetchall()

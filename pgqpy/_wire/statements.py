@@ -136,6 +136,32 @@ def checked(arguments: Iterable[Any]) -> list[Any]:
     return values
 
 
+def require_utf8(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Raise InvalidParameter if a user's connection has another client_encoding.
+
+    psycopg reads JSON as UTF-8 in every session, and sends texts so if it is SQL_ASCII: they would
+    become other texts.
+    """
+    encoding = conn.pgconn.parameter_status(b"client_encoding") or b"UTF8"
+    if encoding != b"UTF8":
+        raise InvalidParameter(
+            f"texts could change on this connection: its client_encoding is {encoding.decode()}",
+            hint=_TO_UTF8,
+        )
+
+
+def unencodable(error: UnicodeEncodeError) -> InvalidPayload:
+    """Return our error for a text that a connection cannot send."""
+    if error.encoding == "utf-8":
+        return InvalidPayload(f"an event's text is not valid Unicode: {error.reason}")
+    return InvalidPayload(
+        f"the connection's client_encoding lacks characters of a text: {error}", hint=_TO_UTF8
+    )
+
+
+_TO_UTF8 = "Connect by pgqpy.connect(), or execute: SET client_encoding TO 'UTF8'."
+
+
 def _check_text(text: str) -> None:
     if "\0" in text:
         raise InvalidPayload("a text holds a NUL character")

@@ -17,7 +17,7 @@ from psycopg.rows import class_row, tuple_row
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.failure import interval
 from pgqpy._runtime.heartbeat import unique_name
-from pgqpy._wire.statements import checked
+from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
@@ -765,6 +765,7 @@ class Tasks:
             return self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
+            require_utf8(self.conn)
             cursor.execute(statement, checked(arguments))
             try:
                 return cursor.fetchall()

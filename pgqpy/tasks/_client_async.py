@@ -14,7 +14,7 @@ from psycopg.rows import class_row, tuple_row
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.failure import interval
 from pgqpy._runtime.heartbeat import unique_name
-from pgqpy._wire.statements import checked
+from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
@@ -768,6 +768,7 @@ class AsyncTasks:
             return await self._execute_foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
+            require_utf8(self.conn)
             await cursor.execute(statement, checked(arguments))
             try:
                 return await cursor.fetchall()

@@ -251,7 +251,7 @@ def changes_json(changes: object, kind: str = "insert", *, traced: bool = False)
         for one in written:
             if (headers := headers_with_trace(one.get("headers"))) is not None:
                 one["headers"] = headers
-    return json.dumps(written)
+    return json.dumps(written, ensure_ascii=False)
 
 
 def _modification(kind: str, given: object) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def filter_json(conditions: object) -> str | None:
         raise InvalidTask(
             f"{conditions!r:.80} is no dict", hint='Give one such as {"status": "scheduled"}.'
         )
-    return json.dumps(_plain_object(conditions))
+    return json.dumps(_plain_object(conditions), ensure_ascii=False)
 
 
 def _plain_object(given: Mapping[str, Any]) -> dict[str, Any]:

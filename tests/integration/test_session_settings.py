@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg.conninfo import make_conninfo
 
 import pgqpy
 import pgqpy.sqlalchemy
@@ -16,11 +17,13 @@ from pgqpy import Admin, Producer, errors
 from pgqpy.embedded import Server
 from pgqpy.retry import FixedDelay
 from pgqpy.session_settings import SETTINGS
+from pgqpy.tasks import Tasks, TaskWorker
 from pgqpy.testing import _scratch as databases
 from pgqpy_consumers.table_loader import TableLoader
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import run_until_empty
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
 pytestmark = pytest.mark.any_pg
@@ -118,6 +121,74 @@ def test_what_is_null_stays_null_on_a_connection_that_is_the_users(
     assert waiting == given
 
 
+TEXT = "é Ã© 日本"
+
+
+def produce(conn: Connection, queue: str, text: str) -> list[Callable[[], object]]:
+    """All ways to insert an event."""
+    producer = Producer(queue)
+    return [
+        lambda: producer.insert_event(conn, "t", text),
+        lambda: producer.insert_events(conn, [("t", text)]),
+        lambda: producer.insert_events_returning(conn, [("t", text)]),
+    ]
+
+
+def test_a_text_that_a_users_connection_cannot_send_is_refused(dsn: str, queue: str) -> None:
+    with psycopg.connect(dsn, autocommit=True, client_encoding="LATIN1") as theirs:
+        for call in produce(theirs, queue, TEXT):
+            with pytest.raises(errors.InvalidPayload, match="client_encoding lacks characters"):
+                call()
+        for call in produce(theirs, queue, "é Ã©"):
+            call()
+        theirs.execute("set client_encoding to 'UTF8'")
+        for call in produce(theirs, queue, TEXT):
+            call()
+        events = theirs.execute("select ev_data from pgq.event order by ev_id").fetchall()
+    assert events == [("é Ã©",)] * 3 + [(TEXT,)] * 3
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_users_connection_that_would_change_texts_is_refused(
+    dsn: str, queue: str, encoding: str
+) -> None:
+    with psycopg.connect(dsn, autocommit=True, client_encoding=encoding) as theirs:
+        tasks = Tasks(theirs)
+        calls: list[Callable[[], object]] = [
+            lambda: tasks.create_queue("work"),
+            lambda: tasks.push("work", TEXT),
+            lambda: tasks.list("work"),
+        ]
+        if encoding == "SQL_ASCII":
+            calls += produce(theirs, queue, TEXT)
+        for call in calls:
+            with pytest.raises(errors.InvalidParameter, match=f"client_encoding is {encoding}"):
+                call()
+        theirs.execute("set client_encoding to 'UTF8'")
+        for call in calls:
+            call()
+        assert [task.payload for task in tasks.list("work")] == [TEXT]
+
+
+def test_sessions_of_ours_are_in_utf8_whatever_the_user_has_set(
+    dsn: str, conn: Connection, queue: str, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tasks(conn).create_queue("work")
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    dsn = make_conninfo(dsn, client_encoding="LATIN1")
+    consumer = Seeing(dsn)
+    consumer.queue = queue
+    consumer.register()
+    with pgqpy.connect(dsn, autocommit=True, client_encoding="LATIN1") as ours:
+        Producer(queue).insert_event(ours, "t", TEXT)
+        Tasks(ours).push("work", TEXT)
+    tick()
+    consumer.run(until_empty=True)
+    payloads: list[object] = []
+    run_until_empty(TaskWorker(dsn, "work", lambda task: payloads.append(task.payload)))
+    assert consumer.seen == payloads == [TEXT]
+
+
 # SQL_ASCII: the server takes any bytes for text
 
 
@@ -167,6 +238,27 @@ class Seeing(pgqpy.Consumer):
 
 class Burying(Seeing):
     retry_policy = FixedDelay(0.0, attempts=1)
+
+
+def test_an_event_gets_into_a_database_without_encoding_as_utf8_only(
+    ascii_conn: Connection, ascii_dsn: str
+) -> None:
+    Admin(ascii_conn).create_queue("q")
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        with psycopg.connect(ascii_dsn, autocommit=True, client_encoding=encoding) as theirs:
+            for call in produce(theirs, "q", "é"):
+                with pytest.raises(errors.InvalidParameter, match=f"is {encoding}"):
+                    call()
+    for call in produce(ascii_conn, "q", TEXT):
+        call()
+    assert ascii_conn.execute("select ev_data from pgq.event").fetchall() == [(TEXT,)] * 3
+
+
+def test_tasks_are_changed_in_a_database_without_encoding(ascii_conn: Connection) -> None:
+    tasks = Tasks(ascii_conn)
+    tasks.create_queue("work")
+    tasks.modify(inserts=[{"queue": "work", "payload": TEXT}])
+    assert [task.payload for task in tasks.list("work", {"payload": TEXT})] == [TEXT]
 
 
 @pytest.fixture

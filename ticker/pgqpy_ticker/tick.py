@@ -11,12 +11,13 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering
+from pgqpy_ticker.logs import one_line
 from pgqpy_ticker.problem import Pooled
 from pgqpy_ticker.schedule import Budget, Schedule
 from pgqpy_ticker.served import Served
@@ -90,9 +91,7 @@ class Tick:
         idle_too = started - self._looked_at_idle >= database.sleep_at_most
         most_early = self._budget.early(started, database.tick_spacing)
         known = (None, None) if idle_too else self._quiet
-        cursor = await self._connection.execute(_ROUND, (idle_too, most_early, *known))
-        row = await cursor.fetchone()
-        assert row is not None
+        row = await self._ask(_ROUND, idle_too, most_early, *known)
         ticks, early, found, wait, work, pid, last_delayed, *quiet = row
         if pid != self._pid:
             raise Pooled
@@ -138,9 +137,23 @@ class Tick:
         always refuses if prepared transactions are possible, since one that notified could not be
         prepared.
         """
-        cursor = await self._connection.execute(_SLEEP)
-        self._declared = await cursor.fetchone() == (True,)
+        self._declared = await self._ask(_SLEEP) == (True,)
         return self._declared
+
+    async def _ask(self, statement: LiteralString, *arguments: object) -> tuple[Any, ...]:
+        """Return the row of a statement that looks at all queues.
+
+        If one was dropped meanwhile, its sequence is gone, and a new snapshot does not have it.
+        Another internal error comes again.
+        """
+        try:
+            cursor = await self._connection.execute(statement, arguments)
+        except psycopg.errors.InternalError_ as error:
+            self._served.log().debug("looks at all queues once more: %s", one_line(error))
+            cursor = await self._connection.execute(statement, arguments)
+        row = await cursor.fetchone()
+        assert row is not None
+        return row
 
     async def _wake_up(self) -> None:
         """Tell producers that they need not notify any more."""

@@ -158,7 +158,12 @@ select array(select a.attname::text
 
 
 def describe(conn: pgqpy.Connection, schema: str, name: str) -> Table:
-    """The table as it is now. Raises TableMissing."""
+    """The table as it is now. Raises TableMissing, also for a table of the system, which a
+    superuser may write: any event can name one."""
+    if schema.startswith("pg_"):
+        raise TableMissing(
+            f"{schema}.{name} is a table of the system, into which nothing is loaded"
+        )
     with conn.cursor(row_factory=tuple_row) as cursor:
         found = cursor.execute(
             "select c.oid, exists (select from pg_catalog.pg_constraint f"

@@ -18,11 +18,13 @@ from typing import Any, Self
 
 from pgqpy import Event
 
-#: Headers that the mail's other fields set, or that the sender sets.
+#: Headers that the mail's other fields set, or that the sender sets; and those by which programs
+#: on the way would find other senders and recipients.
 _OURS = frozenset(
     {"to", "cc", "bcc", "from", "subject", "date", "message-id", "reply-to", "mime-version"}
+    | {"sender", "return-path", "errors-to", "apparently-to"}
 )
-
+_OUR_KINDS = ("content-", "resent-")
 
 #: The most characters of addresses, subject and headers together; folding more takes minutes.
 _MOST = 50_000
@@ -97,9 +99,12 @@ class Mail:
             domain = plain_address(sender).rpartition("@")[2]
             message["Message-ID"] = f"<{unique}@{domain}>"
             for name, text in self.headers.items():
-                ours = name.lower() in _OURS or name.lower().startswith("content-")
+                ours = name.lower() in _OURS or name.lower().startswith(_OUR_KINDS)
                 if ours or not re.fullmatch(r"[!-9;-~]+", name):
-                    raise InvalidMail(f"{name!r} is no header to be given in headers")
+                    raise InvalidMail(
+                        f"{name!r} is no header to be given in headers: they change neither"
+                        " sender and recipients nor the form of the mail"
+                    )
                 message[name] = _one_line(name, text)
             message.set_content(self.body)
             if self.html is not None:

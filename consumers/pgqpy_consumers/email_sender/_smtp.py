@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import smtplib
+import socket
 import ssl
 from collections.abc import Sequence
 from email import policy
 from email.message import EmailMessage
-from typing import Literal
+from time import monotonic
+from typing import Any, Literal
 
 Security = Literal["starttls", "tls", "none"]
 
 PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
+
+#: The most bytes of an answer; the longest that servers give are a list of what they can do.
+_MOST = 65_536
 
 
 class ServerAway(Exception):
@@ -41,7 +47,8 @@ class MailServer:
         ca_file: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """``timeout`` is in seconds, for each step; ``ca_file`` has certificates of your own."""
+        """``timeout`` is in seconds, for each command and its whole answer; ``ca_file`` has
+        certificates of your own."""
         self.host = host
         self.port = port or PORTS[security]
         self._security = security
@@ -106,11 +113,9 @@ class MailServer:
     def _connect(self) -> smtplib.SMTP:
         smtp: smtplib.SMTP
         if self._security == "tls":
-            smtp = smtplib.SMTP_SSL(
-                self.host, self.port, timeout=self._timeout, context=self._context
-            )
+            smtp = _TlsClient(self.host, self.port, timeout=self._timeout, context=self._context)
         else:
-            smtp = smtplib.SMTP(self.host, self.port, timeout=self._timeout)
+            smtp = _Client(self.host, self.port, timeout=self._timeout)
         try:
             if self._security == "starttls":
                 smtp.starttls(context=self._context)
@@ -121,6 +126,49 @@ class MailServer:
             smtp.close()
             raise
         return smtp
+
+
+class _Client(smtplib.SMTP):
+    """Bounds the time and the size of a whole answer; smtplib bounds those of a line at most."""
+
+    def getreply(self) -> tuple[int, bytes]:
+        sock: Any = self.sock
+        if self.file is None:
+            self._answers = _Answers(sock)
+            self.file = io.BufferedReader(self._answers)
+        self._answers.until = monotonic() + self.timeout
+        self._answers.left = _MOST
+        answer = super().getreply()
+        sock.settimeout(self.timeout)
+        return answer
+
+
+class _TlsClient(_Client, smtplib.SMTP_SSL):
+    """The same, encrypted from the first byte on."""
+
+
+class _Answers(io.RawIOBase):
+    """What a socket receives, until a time and up to a size."""
+
+    until = 0.0
+    left = 0
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        seconds = self.until - monotonic()
+        if seconds <= 0:
+            raise TimeoutError("timed out")
+        if self.left <= 0:
+            raise OSError(f"an answer has more than {_MOST:,} bytes")
+        self._sock.settimeout(seconds)
+        size = self._sock.recv_into(buffer)
+        self.left -= size
+        return size
 
 
 def _begun(smtp: smtplib.SMTP, sender: str, options: list[str]) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -196,6 +197,8 @@ class Endpoint:
         self._client = httpx.AsyncClient(
             # Nothing is decompressed: a few bytes could become gigabytes.
             headers={"accept-encoding": "identity", **headers},
+            # Nor does an endpoint choose what later requests hold.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             timeout=timeout,
             limits=httpx.Limits(max_connections=connections),
             follow_redirects=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -40,6 +41,8 @@ class JobHeartbeat:
         self._claimant = claimant
         self._periodic = periodic
         self._jobs: list[CurrentJob] = []
+        #: Jobs that hang, for the loop to end their attempts.
+        self.hung: deque[CurrentJob] = deque()
         self._push_at = 0.0 if periodic else math.inf
         self._report_at = 0.0
         self._linger_until = 0.0
@@ -113,6 +116,8 @@ class JobHeartbeat:
     def _tell_hanging(self) -> None:
         for job in self._jobs.copy():
             if job.late > _HANGS and not job.hangs:
+                # First, since all are to be ended when the worker stops because all hang.
+                self.hung.append(job)
                 job.hangs = True
                 logger.error(
                     "task %s of queue %s hangs, %.0f s after its timeout: worker %s has lost a"

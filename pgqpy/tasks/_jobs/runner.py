@@ -93,6 +93,12 @@ class JobRunner:
             " timeouts: it must be started again"
         )
 
+    def _hung(self) -> tuple[Task, Exception] | None:
+        if not self._heartbeat.hung:
+            return None
+        job = self._heartbeat.hung.popleft()
+        return job.task, job._out_of_time()
+
     def _run_job(self, task: Task, conn: Any) -> Any:
         raise NotImplementedError
 

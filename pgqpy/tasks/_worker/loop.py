@@ -64,8 +64,7 @@ class Loop:
             self._exchange.connection()
             logger.info("worker %s started", name, extra=settings.fields)
             while not self._hooks.stopping:
-                if len(self._slots) == settings.concurrency and (stuck := self._hooks._stuck()):
-                    self._give_up(stuck)
+                self._end_hanging()
                 if self._slots.failed:
                     # As at a signal. Then `_leave` raises it.
                     self._hooks.stopping = True
@@ -241,16 +240,21 @@ class Loop:
         if not self._hooks.stopping:
             self._waker.wait(pause)
 
-    def _give_up(self, stuck: Exception) -> None:
-        """Stop because no slot will be free any more: their tasks have failed."""
-        for claim in self.leases.claims().values():
-            # Else it has not begun, or has ended.
-            if claim.interrupt is not None:
+    def _end_hanging(self) -> None:
+        """Fail the tasks whose handlers hang; stop if no slot will be free any more."""
+        full = len(self._slots) == self._settings.concurrency
+        stuck = self._hooks._stuck() if full else None
+        while (hung := self._hooks._hung()) is not None:
+            task, error = hung
+            claim = self.leases.claims().get(task.id)
+            # Else it was lost, or has ended meanwhile.
+            if claim is not None and claim.task is task and claim.interrupt is not None:
                 claim.lost = True
-                outcome = self._completer.outcome_of_error(claim, stuck)
+                outcome = self._completer.outcome_of_error(claim, error)
                 self._executor.ended.append(Completion(claim, outcome))
-        self._wait_until = 0.0
-        self._slots.fail(stuck)
+        if stuck is not None:
+            self._wait_until = 0.0
+            self._slots.fail(stuck)
 
     def _leave(self) -> None:
         """Release waiting tasks, wait for the running ones, and report their outcomes."""

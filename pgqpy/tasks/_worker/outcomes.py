@@ -43,6 +43,8 @@ class PlainHooks(Protocol):
 
     def _stuck(self) -> Exception | None: ...
 
+    def _hung(self) -> tuple[Task, Exception] | None: ...
+
 
 class TaskOutcomes:
     """Decides on the outcomes of tasks, and on pauses in an outage."""

@@ -179,6 +179,10 @@ class AsyncTaskWorker(TaskWorkerAttributes, AsyncStoppable):
         """Return the error with which to stop if all tasks that run hang."""
         return None
 
+    def _hung(self) -> tuple[Task, Exception] | None:
+        """Return a task that hangs, once, with the error by which its attempt is over."""
+        return None
+
     def _pushes_periodic(self) -> bool:
         """Whether the loop pushes periodic tasks, between the others."""
         return self.periodic

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
+import socketserver
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 import trustme
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from pgqpy_consumers.email_sender import EmailSender
+from pgqpy_consumers.email_sender import EmailSender, ServerAway
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Spawn
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
@@ -146,6 +150,15 @@ NO_MAILS = [
         '{"to": "a@b.example", "subject": "x", "body": "x", "headers": {"Bcc": "c@d.example"}}',
         "'Bcc' is no header",
     ),
+    *(
+        (
+            json.dumps(
+                {"to": "a@b.example", "subject": "x", "body": "x", "headers": {name: "c@d"}}
+            ),
+            f"{name!r} is no header to be given in headers",
+        )
+        for name in ("Sender", "RESENT-To", "Resent-From", "Return-Path", "Apparently-To")
+    ),
     ('{"to": "a@b.example", "subject": "x", "body": "x", "txt": 1}', "a mail has no txt"),
     # It would take a minute to fold, and longer ones hours.
     (json.dumps({"to": "a@b.example", "subject": "ä " * 10**5, "body": "x"}), "50,000 characters"),
@@ -250,6 +263,70 @@ def test_while_the_server_is_away_mails_wait_without_using_up_attempts(
     mails.handler.wait_for(2, PATIENCE)
     assert mails.handler.subjects == ["first", "second"]
     assert dead_letters(conn) == []
+
+
+class Endless(socketserver.BaseRequestHandler):
+    """A mail server whose answer to one command has no end; '' is the greeting."""
+
+    command: str
+    pause: float | None
+    """None: whole lines, as fast as they are taken; else one byte after each pause."""
+
+    def handle(self) -> None:
+        with self.request.makefile("rb") as said, suppress(OSError):
+            self._answer("")
+            for line in said:
+                self._answer(line[:4].decode().upper())
+
+    def _answer(self, command: str) -> None:
+        if command == self.command:
+            if self.pause is None:
+                for _ in range(1_000):
+                    self.request.sendall(b"250-more\r\n" * 1_000)
+            else:
+                until = time.monotonic() + PATIENCE
+                for each in itertools.cycle(b"220-more\r\n"):
+                    if time.monotonic() > until:
+                        raise ConnectionError
+                    self.request.sendall(bytes([each]))
+                    time.sleep(self.pause)
+        codes = {"": b"220", "DATA": b"354"}
+        self.request.sendall(codes.get(command, b"250") + b" done\r\n")
+
+
+Endlessly = Callable[..., int]
+
+
+@pytest.fixture
+def endlessly() -> Iterator[Endlessly]:
+    """``endlessly("RCPT")``: the port of a mail server that answers this command for ever."""
+    with ExitStack() as stack:
+
+        def start(command: str, pause: float | None = None) -> int:
+            handler = type("Handler", (Endless,), {"command": command, "pause": pause})
+            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler))
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            port: int = server.server_address[1]
+            return port
+
+        yield start
+
+
+def test_an_answer_without_end_is_given_up_and_counts_as_a_broken_connection(
+    conn: Connection, put: Put, sender: Sender, endlessly: Endlessly
+) -> None:
+    put("first")
+    # No mail is to blame: it waits.
+    with pytest.raises(ServerAway, match="an answer has more than 65,536 bytes"):
+        sender(port=endlessly("")).run(until_empty=True)
+    with pytest.raises(ServerAway, match="timed out"):
+        sender(port=endlessly("", 0.01), timeout=0.1).run(until_empty=True)
+    assert dead_letters(conn) == []
+    sender(port=endlessly("RCPT"), attempts=1).run(until_empty=True)
+    (reason,) = dead_letters(conn)
+    assert "an answer has more than 65,536 bytes" in reason
 
 
 def eventually_true(condition: Callable[[], bool]) -> None:

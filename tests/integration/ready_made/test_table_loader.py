@@ -9,7 +9,7 @@ import pytest
 
 import pgqpy
 from pgqpy import Producer
-from pgqpy_consumers.apply import ApplyError, BadEvent, Change
+from pgqpy_consumers.apply import ApplyError, BadEvent, Change, TableMissing
 from pgqpy_consumers.settings import ConfigError, build
 from pgqpy_consumers.table_loader import BadRow, TableLoader
 from tests.fixtures import queue_ops as ops
@@ -307,6 +307,19 @@ def test_what_is_wrong_with_a_table_stops_the_loader_whatever_is_set(item: Sides
     item.load()
     assert item.ids() == [1, 2]
     assert ops.value(item.conn, "select count(*) from pgq.dead_letter") == 0
+
+
+@pytest.mark.parametrize("mode", ["latest", "history"])
+def test_no_event_changes_a_table_of_the_system(item: Sides, mode: str) -> None:
+    """The loader is a superuser here."""
+    kind = '{"op": "DELETE", "table": ["pg_catalog", "pg_description"], "pkey": ["description"]}'
+    if mode == "history":
+        kind = kind.replace("DELETE", "INSERT").replace('"description"', "")
+    row = '{"objoid": 1, "classoid": 1, "objsubid": 0, "description": "forged"}'
+    Producer("test_queue").insert_event(item.conn, kind, row, extra1="pg_catalog.pg_description")
+    with pytest.raises(TableMissing, match=r"pg_catalog\.pg_description is a table of the system"):
+        item.load(mode=mode)
+    assert item.rows("select from pg_description where description = 'forged'") == []
 
 
 def test_other_events_are_errors_or_left_out(item: Sides) -> None:

@@ -105,6 +105,18 @@ def test_a_request_is_signed_and_says_what_happened_and_when(
     assert abs(int(timestamp) - time.time()) < PATIENCE
 
 
+def test_a_cookie_that_an_endpoint_sets_is_not_sent_back(
+    put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(1, 2)
+    hooks.answer = lambda request: Answer(headers=(("set-cookie", "theirs=1; path=/"),))
+    run(hook(headers={"Cookie": "ours=1"}))
+    assert [request.headers["cookie"] for request in hooks.taken] == ["ours=1"] * 2
+    put(3, 4)
+    run(hook())
+    assert [request.headers.get("cookie") for request in hooks.taken[2:]] == [None] * 2
+
+
 def test_a_captured_row_says_which_table_changed_how(
     conn: Connection, queue: str, put: Put, tick: Tick, hook: Hook, hooks: HookServer
 ) -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import (
@@ -60,6 +61,26 @@ def test_it_stops_cleanly_within_a_second_or_two(
     # Producers are not asked to call it, and no session is left behind.
     assert conn.execute("select last_value from pgq.ticker_sleep_seq").fetchone() == (1,)
     eventually(conn, NO_SESSION)
+
+
+def test_a_queue_that_is_dropped_during_a_round_is_no_failure(
+    start_ticker: StartTicker, dsn: str, conn: Connection, connect: Connect, queue: str
+) -> None:
+    daemon = start_ticker(dsn)
+    pid = daemon.hear("leading")["server_pid"]
+    conn.execute("select pgq.create_queue('gone')")
+    admin = connect(autocommit=False)
+    admin.execute("select pgq.drop_queue('gone')")
+    # The round has a snapshot with the queue, and waits for its sequence.
+    waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    eventually(conn, waits, pid)
+    admin.commit()
+    ops.insert(conn, queue, "x")
+    eventually(conn, "select ev_new = 0 from pgq.get_queue_info(%s)", queue)
+    assert daemon.stop() == 0
+    daemon.hear("stopped")
+    assert daemon.said("could not open relation") == []
+    assert len(daemon.said("leading")) == 1
 
 
 def test_a_mistake_in_the_configuration_or_a_port_that_is_taken_ends_it_with_a_line(

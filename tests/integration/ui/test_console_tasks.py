@@ -185,6 +185,18 @@ def test_changes_are_offered_and_done_by_right_only(
     assert f"/task?id={number}" in get(client, page())
 
 
+def test_a_missing_error_queue_makes_the_server_log_no_error(
+    client: Client, tasks: Tasks, server: Server
+) -> None:
+    logged_before = server.log.stat().st_size
+    tasks.create_queue("mails.failed_later")
+    assert "which does not exist yet" in get(client, page())
+    tasks.create_queue("mails.failed")
+    assert "which does not exist yet" not in get(client, page())
+    logged = server.log.read_bytes()[logged_before:].splitlines()
+    assert [line for line in logged if b"ERROR" in line and b"mails" in line] == []
+
+
 def test_one_task_is_changed(client: Client, tasks: Tasks) -> None:
     number = tasks.push("mails", {"to": "an"})
     one = f"/task?id={number}"

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -515,8 +516,53 @@ def test_a_worker_ends_with_an_error_when_all_its_threads_hang(
     assert told == hanging
     assert ops.statuses(conn) == dict.fromkeys(hanging, "scheduled") | {later: "available"}
     for task in hanging:
-        assert ops.task_of(conn, task)["error"].startswith("TaskTimeout: all")
+        error = ops.task_of(conn, task)["error"]
+        assert error.startswith("TaskTimeout: the attempt took more than 0.1 s")
     over.set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "transaction"), [("worker", False), ("worker", True), ("async_worker", False)]
+)
+def test_the_attempt_of_a_job_that_hangs_ends_while_the_other_slots_go_on(
+    app: TaskApp,
+    conn: Connection,
+    dsn: str,
+    kind: str,
+    transaction: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgqpy.tasks._jobs.heartbeat._HANGS", 0.2)
+    over = threading.Event()
+    ended: list[str] = []
+
+    @app.task(timeout=0.1, transaction=transaction)
+    def hangs() -> None:
+        if transaction:
+            current_job().conn.execute("select")
+        assert over.wait(PATIENCE)
+        ended.append("late")
+
+    @app.task
+    def beside() -> None:
+        ended.append("beside")
+
+    task = hangs.push(conn)
+    worker = getattr(app, kind)(dsn, concurrency=2, retry_policy=lambda *_: 3600)
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(run_until_empty, worker)
+        try:
+            eventually(conn, "select status = 'scheduled' from pgq_task.tasks where id = %s", task)
+            error = ops.task_of(conn, task)["error"]
+            assert error.startswith("TaskTimeout: the attempt took more than 0.1 s")
+            beside.push(conn)
+            wait_until(lambda: ended == ["beside"])
+        finally:
+            over.set()
+        run.result(PATIENCE)
+    # What ended late changed nothing.
+    assert ended == ["beside", "late"]
+    assert ops.statuses(conn) == {task: "scheduled"}
 
 
 def test_a_worker_sweeps_while_all_its_threads_work(
