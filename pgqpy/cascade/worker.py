@@ -178,7 +178,7 @@ class CascadedWorker(Stoppable):
             state = read_state(node, self.queue)
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
-                self._tell(node, statements.UPTODATE)
+                fetch(node, statements.UPTODATE, (self.queue, self._consumer))
                 # It may have changed once more before that.
                 state = read_state(node, self.queue)
             copied = False
@@ -192,7 +192,7 @@ class CascadedWorker(Stoppable):
                 with provider.database.connection() as source:
                     copied = self._follow(node, provider, source, state)
             if state.cur_error is not None and not copied:
-                self._tell(node, statements.NOTE_ERROR, None)
+                fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
 
     def _follow(
@@ -386,9 +386,6 @@ class CascadedWorker(Stoppable):
         ((watermark,),) = fetch(node, statements.LOCAL_WATERMARK, (self.queue,))
         if watermark is not None:
             provider.report(source, state.node_name, watermark)
-
-    def _tell(self, node: Connection, statement: bytes, *more: object) -> None:
-        fetch(node, statement, (self.queue, self._consumer, *more))
 
     # --- the provider
 

@@ -175,7 +175,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             state = await async_read_state(node, self.queue)
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
-                await self._tell(node, statements.UPTODATE)
+                await async_fetch(node, statements.UPTODATE, (self.queue, self._consumer))
                 # It may have changed once more before that.
                 state = await async_read_state(node, self.queue)
             copied = False
@@ -189,7 +189,7 @@ class AsyncCascadedWorker(AsyncStoppable):
                 async with provider.database.connection() as source:
                     copied = await self._follow(node, provider, source, state)
             if state.cur_error is not None and not copied:
-                await self._tell(node, statements.NOTE_ERROR, None)
+                await async_fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
 
     async def _follow(
@@ -385,9 +385,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         ((watermark,),) = await async_fetch(node, statements.LOCAL_WATERMARK, (self.queue,))
         if watermark is not None:
             await provider.report(source, state.node_name, watermark)
-
-    async def _tell(self, node: AsyncConnection, statement: bytes, *more: object) -> None:
-        await async_fetch(node, statement, (self.queue, self._consumer, *more))
 
     # --- the provider
 

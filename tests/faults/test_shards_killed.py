@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pgqpy import Consumer, Event, ShardedConsumer
-from pgqpy.connection import Connection
+from pgqpy import ShardedConsumer
 from pgqpy.embedded import Server
 from pgqpy.errors import ConnectionFailed
 from tests.fixtures.fix_client import running, wait_until
-from tests.fixtures.fix_shards import QUEUE, Load, Shards
+from tests.fixtures.fix_shards import Load, Seen, Shards
 from tests.fixtures.fix_ticker import StartTicker
 
 pytestmark = pytest.mark.slow
-
-
-class Seen(Consumer):
-    queue = QUEUE
-    consumer = "seen"
-    start = "first"
-
-    def process_event(self, conn: Connection, event: Event) -> None:
-        conn.execute("insert into seen values (%s, %s)", [event.extra1, int(event.data or 0)])
 
 
 def goes_on(shards: Shards, name: str) -> None:

@@ -18,13 +18,8 @@ from pgqpy.errors import PgqError
 LOCK = 0x70677172
 """In pg_locks: classid 1885827442 (the letters pgqr), objsubid 2; objid is a hash of the names."""
 
-ADDED, COPYING, CATCHING_UP, IN_STEP, FAILED = (
-    "added",
-    "copying",
-    "catching_up",
-    "in_step",
-    "failed",
-)
+ADDED, COPYING, CATCHING_UP = "added", "copying", "catching_up"
+IN_STEP, FAILED = "in_step", "failed"
 
 
 class ReplicaError(PgqError):

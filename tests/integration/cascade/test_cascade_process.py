@@ -38,15 +38,8 @@ def add_queue(nodes: list[Node], queue: str) -> None:
         provider = node
 
 
-def last_tick(node: Node, queue: str) -> int:
-    tick: int = ops.value(
-        node.conn, "select last_tick_id from pgq_node.local_state where queue_name = %s", queue
-    )
-    return tick
-
-
 def has(node: Node, queue: str, tick: int) -> None:
-    wait_until(lambda: last_tick(node, queue) == tick)
+    wait_until(lambda: node.last_tick(queue) == tick)
 
 
 def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
@@ -109,10 +102,7 @@ def test_a_lost_database_is_retried_and_lines_of_the_log_name_queue_and_node(
     process = spawn("run", "cascade", str(config), "--log-format", "json")
     has(below, "q", ops.insert_ticked(root.conn, "q", "x"))
     for node in nodes:
-        node.conn.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name like 'pgqpy%' and datname = current_database()"
-        )
+        node.cut()
     has(below, "q", ops.insert_ticked(root.conn, "q", "y"))
     assert branch.batches() == root.batches()
     process.send_signal(signal.SIGTERM)

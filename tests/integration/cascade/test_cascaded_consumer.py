@@ -47,6 +47,12 @@ def effects(conn: Connection) -> list[str]:
     return [row[0] for row in conn.execute("select data from seen order by id").fetchall()]
 
 
+def keepers(nodes: list[Node]) -> list[int]:
+    """Return for each node whether it keeps events for the consumer."""
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    return [ops.value(node.conn, keeps) for node in nodes]
+
+
 @pytest.fixture
 def nodes(add_node: AddNode) -> Iterator[list[Node]]:
     """A root and two branches, and the effects on the second one; their workers run."""
@@ -76,10 +82,9 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
         wait_until(lambda: len(effects(two.conn)) == 30)
     assert effects(two.conn) == [str(number) for number in range(30)]
     # Only its provider keeps events for it.
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
+    assert keepers(nodes) == [1, 0, 0]
     assert consumer.unregister()
-    assert [ops.value(node.conn, keeps) for node in nodes] == [0, 0, 0]
+    assert keepers(nodes) == [0, 0, 0]
 
 
 def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
@@ -102,8 +107,7 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
 
     monkeypatch.setattr(moved, "read_state", read_and_move)
     consumer.run(until_empty=True)
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
+    assert keepers(nodes) == [1, 0, 0]
     tick = ops.insert_ticked(root.conn, "q", "y")
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["y"]
@@ -119,12 +123,6 @@ def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.Monk
         return fetch(conn, sent, *more)
 
     monkeypatch.setattr(moved, "fetch", act_first)
-
-
-def keepers(nodes: list[Node]) -> list[int]:
-    """Return for each node whether it keeps events for the consumer."""
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    return [ops.value(node.conn, keeps) for node in nodes]
 
 
 def test_a_consumer_that_is_unregistered_while_it_begins_leaves_no_position(
@@ -340,20 +338,26 @@ class Grouped(pgqpy.GroupConsumer):
     process_event = Plain.process_event
 
 
-def test_an_ordinary_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+def go_on(before: pgqpy.Consumer, after: pgqpy.Consumer, nodes: list[Node]) -> None:
+    """Read "a" and "b" at the root, and "c" at another node."""
     root, one, _ = nodes
-    before, after = Plain(root.dsn), Plain(one.dsn)
-    before.seen = after.seen = []
     before.register()
-    for data in "abc":
+    for data in "ab":
         ops.insert_ticked(root.conn, "q", data)
     before.run(until_empty=True)
-    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'plain')")
-    last = ops.insert_ticked(root.conn, "q", "d")
+    position = "select last_tick from pgq.get_consumer_info('q', %s)"
+    tick = ops.value(root.conn, position, before.consumer)
+    last = ops.insert_ticked(root.conn, "q", "c")
     wait_until(lambda: one.state["last_tick_id"] == last)
     after.register(at_tick=tick)
     after.run(until_empty=True)
-    assert after.seen == list("abcd")
+
+
+def test_an_ordinary_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+    before, after = Plain(nodes[0].dsn), Plain(nodes[1].dsn)
+    before.seen = after.seen = []
+    go_on(before, after, nodes)
+    assert after.seen == list("abc")
 
 
 def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: list[Node]) -> None:
@@ -389,14 +393,6 @@ class Remote(pgqpy.RemoteConsumer):
 
 def test_a_remote_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
     root, one, two = nodes
-    before = Remote(root.dsn, target_dsn=two.dsn)
-    before.register()
-    ops.insert_ticked(root.conn, "q", "a")
-    before.run(until_empty=True)
-    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'seen')")
-    last = ops.insert_ticked(root.conn, "q", "b")
-    wait_until(lambda: one.state["last_tick_id"] == last)
-    after = Remote(one.dsn, target_dsn=two.dsn)
-    after.register(at_tick=tick)
-    after.run(until_empty=True)
-    assert effects(two.conn) == ["a", "b"]
+    before, after = (Remote(each.dsn, target_dsn=two.dsn) for each in (root, one))
+    go_on(before, after, nodes)
+    assert effects(two.conn) == list("abc")

@@ -12,7 +12,15 @@ import pytest
 
 from pgqpy import Connection, Event, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedConsumer, CascadedWorker, Nodes, _node, _provider, worker
+from pgqpy.cascade import (
+    CascadedConsumer,
+    CascadedWorker,
+    Nodes,
+    _node,
+    _provider,
+    change_provider,
+    worker,
+)
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
@@ -270,32 +278,14 @@ def chain(root: Node, branch: Node, add_node: AddNode) -> Iterator[list[Node]]:
         yield nodes
 
 
-def move(node: Node, provider: Node, old: Node) -> None:
-    """Change the provider of a node whose worker runs."""
-    wait_until(lambda: node.state["last_tick_id"] > 1)
-    at = node.state["last_tick_id"]
-    wait_until(lambda: provider.name == "root" or provider.state["last_tick_id"] >= at)
-    provider.conn.execute(
-        "select pgq_node.register_subscriber('q', %s, %s, %s)",
-        [node.name, f"{node.name}_worker", at],
-    )
-    node.conn.execute(
-        "select pgq_node.change_consumer_provider('q', %s, %s)",
-        [f"{node.name}_worker", provider.name],
-    )
-    wait_until(lambda: node.state["uptodate"])
-    old.conn.execute("select pgq_node.unregister_subscriber('q', %s)", [node.name])
-
-
 def test_a_branch_goes_on_at_another_provider_while_it_runs(chain: list[Node]) -> None:
-    root, first, second, _ = chain
-    move(second, first, root)
+    root, _, second, _ = chain
+    providers = {0: "branch", 10: "root", 20: "branch"}
     for number in range(30):
         tick = ops.insert_ticked(root.conn, "q", str(number))
-        if number == 10:
-            move(second, root, first)
-        if number == 20:
-            move(second, first, root)
+        if number in providers:
+            with Nodes("q", root.dsn) as nodes:
+                assert change_provider(nodes, "second", providers[number])
     for node in chain[1:]:
         wait_until(lambda node=node: node.state["last_tick_id"] == tick)  # type: ignore[misc]
     assert second.batches() == root.batches()

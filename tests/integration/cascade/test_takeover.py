@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -36,9 +34,7 @@ from tests.fixtures.fix_nodes import QUEUE, Killed, Tree, Writer
 
 def three(tree: Tree) -> None:
     """a, the root, with the branches b and c; their workers run."""
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
-    tree.node("c", "branch", "a")
+    tree.nodes("a", "b", "c")
     tree.work()
 
 
@@ -49,8 +45,7 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
         if step == die_at:
             raise Killed
 
-    with ExitStack() as stack:
-        nodes = stack.enter_context(tree.open(name))
+    with tree.open(name) as nodes:
         return takeover(nodes, to, progress=progress, **options)
 
 
@@ -58,15 +53,6 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
 def near_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that must catch up have all the time they need, however short the timeout is."""
     monkeypatch.setattr(_takeover, "_NEAR", PATIENCE)
-
-
-def acts_as(role: str) -> Callable[[Connection], None]:
-    """Return what gives each new connection only the rights of a role."""
-
-    def check(conn: Connection) -> None:
-        conn.execute(f"set role {role}".encode())
-
-    return check
 
 
 def goes_on(writer: Writer) -> None:
@@ -259,9 +245,13 @@ def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tre
 @pytest.mark.usefixtures("near_in_the_end")
 def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tree) -> None:
     three(tree)
+
+    def act_as_admin(conn: Connection) -> None:
+        conn.execute("set role pgq_admin")
+
     with (
         psycopg.connect(tree.dsns["a"]) as writer,
-        Nodes(QUEUE, tree.dsns["a"], check=acts_as("pgq_admin")) as nodes,
+        Nodes(QUEUE, tree.dsns["a"], check=act_as_admin) as nodes,
     ):
         writer.isolation_level = IsolationLevel.REPEATABLE_READ
         writer.execute("select 1")
@@ -320,8 +310,7 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(
 def test_a_restricted_queue_is_restricted_at_new_branches_and_has_no_open_root(
     tree: Tree, cli: Cli
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     restrict = "queue", "restrict", QUEUE, "--dsn"
     cli.ok(*restrict, tree.dsns["a"])
     tree.node("c", "branch", "a")
@@ -406,9 +395,7 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
 
 
 def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
-    tree.node("c", "branch", "a")
+    tree.nodes("a", "b", "c")
     tree.work("a")
     tree.stop("a")
     tree.die("a")
@@ -424,9 +411,7 @@ def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None
 def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_one(
     tree: Tree,
 ) -> None:
-    tree.node("a", "root")
-    for name in "bcd":
-        tree.node(name, "branch", "a")
+    tree.nodes(*"abcd")
     tree.work()
     tree.insert("a", "first")
     for name in "bcd":
@@ -463,8 +448,7 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
 
 @pytest.mark.usefixtures("soon_noticed")
 def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree: Tree) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.node("d", "leaf", "a")
     tree.work()
     tree.insert("a", "first")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from pgqpy_consumers.replicate import NotComparable
 from pgqpy_consumers.replicate.compare import Comparer, Comparison
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair
+from tests.fixtures.fix_db import Connect
+from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair, going_on
 from tests.fixtures.fix_ticker import eventually
 
 ACCOUNT = "create table account (branch int, id text, balance numeric, primary key (branch, id))"
@@ -37,25 +34,6 @@ def compare(
 ) -> Comparison:
     comparer = Comparer(pair.source_dsn, pair.target_dsn, pair.queue, CONSUMER, patience=patience)
     return comparer.compare(pair.manager.replica(table), repair=repair)
-
-
-@contextmanager
-def going_on(conn: Connection, change: Callable[[Connection, int], None]) -> Iterator[None]:
-    """Changes are made all the time, with their number."""
-    stop = threading.Event()
-
-    def run() -> None:
-        turns = itertools.count(1)
-        while not stop.wait(0.002):
-            change(conn, next(turns))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
 
 
 SPOILT = [("(0,a7)", "missing"), ("(1,a8)", "different"), ('(99,"a""9")', "extra")]
@@ -91,7 +69,10 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
         slow = connect(account.source_dsn, autocommit=False)
         slow.execute("update account set balance = -1 where id = 'a77'")
 
-        def change(conn: Connection, turn: int) -> None:
+        conn, turns = connect(account.source_dsn), itertools.count(1)
+
+        def change() -> None:
+            turn = next(turns)
             conn.execute(
                 "update account set balance = balance + 1 where branch = %s and id <> 'a77'",
                 [turn % 7],
@@ -99,7 +80,7 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
             conn.execute("insert into account values (100, %s, 1)", [f"new {turn}"])
             conn.execute("delete from account where id = %s", [f"new {turn - 3}"])
 
-        with going_on(connect(account.source_dsn), change):
+        with going_on(change, pause=0.002):
             for _ in range(3):
                 assert compare(account).differences == []
             account.target.execute("delete from account where id = 'a77'")
@@ -128,11 +109,8 @@ def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
         )
         pair.manager.add(table)
     pair.follow()
-
-    def change(conn: Connection, _turn: int) -> None:
-        conn.execute('update a."b.c" set v = v + 1')
-
-    with pair.running(), going_on(connect(pair.source_dsn), change):
+    conn, change = connect(pair.source_dsn), 'update a."b.c" set v = v + 1'
+    with pair.running(), going_on(lambda: conn.execute(change), pause=0.002):
         for _ in range(3):
             assert compare(pair, '"a.b".c').differences == []
 

@@ -26,10 +26,6 @@ def shop(pair: Pair) -> Pair:
     return pair
 
 
-def error_of(pair: Pair, table: str) -> str:
-    return str(pair.manager.replica(table).error)
-
-
 def test_a_column_that_the_target_lacks(shop: Pair) -> None:
     """The reason names it; once it is there all that came meanwhile is applied."""
     shop.source.execute("alter table item add price numeric")
@@ -38,7 +34,7 @@ def test_a_column_that_the_target_lacks(shop: Pair) -> None:
     with pytest.raises(ReplicaError, match='has no column "price"'):
         shop.follow()
     assert shop.states() == {"public.item": "failed", "public.sale": "in_step"}
-    assert 'ALTER TABLE public.item ADD COLUMN "price"' in error_of(shop, "item")
+    assert 'ALTER TABLE public.item ADD COLUMN "price"' in str(shop.manager.replica("item").error)
     shop.same("sale")
     shop.source.execute("delete from item where id = 2")
     with pytest.raises(ReplicaError):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import LiteralString
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgqpy_consumers.replicate import ReplicaError
@@ -30,39 +27,19 @@ def flight(pair: Pair) -> Pair:
     return pair
 
 
-@pytest.fixture
-def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
-    """Switch the pair to a role that is no superuser, and owns these tables."""
-
-    def switch(*tables: str) -> Pair:
-        role = "test_replicator"
-        for conn in (pair.source, pair.target):
-            conn.execute(
-                sql.SQL(
-                    "do $$ begin if to_regrole({0}) is null then create role {1} login; end if;"
-                    " end $$; grant pgq_admin to {1}"
-                ).format(role, sql.Identifier(role))
-            )
-            for table in tables:
-                conn.execute(
-                    sql.SQL("alter table {} owner to {}").format(
-                        *map(sql.Identifier, (table, role))
-                    )
-                )
-        # where the capture's function lies
-        pair.source.execute(
-            sql.SQL("grant create on schema public to {}").format(sql.Identifier(role))
-        )
-        dsns = [make_conninfo(dsn, user=role) for dsn in (pair.source_dsn, pair.target_dsn)]
-        return replace(
-            pair,
-            source=connect(dsns[0]),
-            target=connect(dsns[1]),
-            source_dsn=dsns[0],
-            target_dsn=dsns[1],
-        )
-
-    return switch
+def as_admin(pair: Pair, connect: Connect) -> Pair:
+    """The pair for a role that is no superuser, and owns the tables parent and child."""
+    pair.both(
+        "do $$ begin if to_regrole('test_replicator') is null then"
+        " create role test_replicator login; end if; end $$;"
+        "grant pgq_admin to test_replicator;"
+        "alter table parent owner to test_replicator; alter table child owner to test_replicator"
+    )
+    # where the capture's function lies
+    pair.source.execute("grant create on schema public to test_replicator")
+    source = make_conninfo(pair.source_dsn, user="test_replicator")
+    target = make_conninfo(pair.target_dsn, user="test_replicator")
+    return Pair(connect(source), connect(target), source, target, pair.queue)
 
 
 @pytest.mark.smoke
@@ -276,9 +253,7 @@ def test_tables_can_be_removed_and_added_again(flight: Pair) -> None:
     assert len(flight.source.execute("select * from pgq.capture_info()").fetchall()) == 1
 
 
-def test_foreign_keys_hold_whether_they_are_checked_or_not(
-    pair: Pair, as_admin: Callable[..., Pair]
-) -> None:
+def test_foreign_keys_hold_whether_they_are_checked_or_not(pair: Pair, connect: Connect) -> None:
     """Without the right to silence triggers, parents are inserted first and deleted last."""
     pair.both(
         "create table parent (id numeric primary key, name text unique);"
@@ -286,7 +261,7 @@ def test_foreign_keys_hold_whether_they_are_checked_or_not(
     )
     pair.source.execute("insert into parent select n, n::text from generate_series(1, 9) n")
     pair.source.execute("insert into child select n, n from generate_series(1, 9) n")
-    admin = as_admin("parent", "child")
+    admin = as_admin(pair, connect)
     admin.manager.add("parent")
     admin.follow()
     admin.manager.add("child")
