@@ -105,7 +105,6 @@ class _Change:
     ) -> None:
         self.queue: str = new["queue"]
         self._say = say
-        self._is_first = old is None
         self._old = ShardMap.of_file(old) if old is not None else None
         self._new = ShardMap.of_file(new)
         #: The new file, of which versions and ticks are not final before they are known.
@@ -222,7 +221,7 @@ class _Change:
                         f"the database of shard {shard.name!r} is that of shard {name!r} already",
                         hint="A database is one shard of a queue.",
                     )
-                if self._is_first:
+                if self._old is None:
                     raise InvalidShardMap(
                         f"shard {name!r} has version {version} already, but there is no file of a"
                         " map with versions",

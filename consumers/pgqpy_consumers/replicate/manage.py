@@ -225,14 +225,11 @@ class Manager:
         """The reason why no changes arrive, if the source shows one."""
         try:
             relation = catalog.by_names(self._source, replica.source)
+            if catalog.is_branch(self._source, self._queue):
+                catalog.check_replicated(self._source, self._queue, relation, ())
+                return None
         except ReplicaError as error:
             return error.message
-        if catalog.is_branch(self._source, self._queue):
-            try:
-                catalog.check_replicated(self._source, self._queue, relation, ())
-            except ReplicaError as error:
-                return error.message
-            return None
         captured = self._source.execute(
             "select from pgq.capture_info(%s::oid::regclass) where queue_name = %s and enabled",
             [relation.oid, self._queue],

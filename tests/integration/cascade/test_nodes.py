@@ -244,20 +244,17 @@ def made(
     return create_node(QUEUE, name, kind, dsn, provider=provider and tree.dsns[provider], **more)
 
 
-REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
-    "the same node name twice": (
-        lambda tree, nodes: made(tree, "b", "branch", "x1", "a"),
-        "has a node b already",
-    ),
-    "another node in the same database": (
+REFUSED: list[tuple[Callable[[Tree, Nodes], object], str]] = [
+    (lambda tree, nodes: made(tree, "b", "branch", "x1", "a"), "has a node b already"),
+    (
         lambda tree, nodes: made(tree, "x", "root", "a"),
         "is a node of queue 'cascaded' already: root a",
     ),
-    "a branch in a database with such a queue": (
+    (
         lambda tree, nodes: [tree.with_queue("x2"), made(tree, "x", "branch", "x2", "a")],
         "has a queue 'cascaded' of its own",
     ),
-    "a database known by another name, and another DSN": (
+    (
         lambda tree, nodes: [
             nodes.here.call(
                 "register_location", "y", f"{tree.database('x6')}&sslmode=prefer", False
@@ -266,87 +263,54 @@ REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
         ],
         "is known as node y already",
     ),
-    "a provider that does not know the queue": (
+    (
         lambda tree, nodes: create_node(
             "other", "x", "branch", tree.database("x3"), provider=tree.dsns["a"]
         ),
         "has no node of queue 'other'",
     ),
-    "a leaf as provider": (
-        lambda tree, nodes: made(tree, "x", "branch", "x4", "d"),
-        "node d is a leaf",
-    ),
-    "a location that leads elsewhere": (
+    (lambda tree, nodes: made(tree, "x", "branch", "x4", "d"), "node d is a leaf"),
+    (
         lambda tree, nodes: made(tree, "x", "root", "x5", location=tree.dsns["a"]),
         "the location leads to another database",
     ),
-    "a location that sends the password for one host to another": (
+    (
         lambda tree, nodes: made(
             tree, "x", "root", "x8", location=f"{tree.dsns['a']}&hostaddr=::1"
         ),
         "may not set hostaddr",
     ),
-    "such a location registered": (
+    (
         lambda tree, nodes: nodes.here.call("register_location", "y", "host=y passfile=/x", False),
         "may not set passfile",
     ),
-    "a combined queue that is no node's": (
+    (
         lambda tree, nodes: [
             tree.with_queue("x7"),
             made(tree, "x", "leaf", "x7", "a", combined_queue=QUEUE),
         ],
         "has no node of the combined queue 'cascaded'",
     ),
-    "a root with a provider": (
-        lambda tree, nodes: made(tree, "x", "root", "a", "b"),
-        "a root has no provider",
-    ),
-    "a branch without one": (
-        lambda tree, nodes: made(tree, "x", "branch", "a"),
-        "a branch needs a provider",
-    ),
-    "a name with a space": (
-        lambda tree, nodes: made(tree, "x y", "root", "a"),
-        "cannot be the name of a node",
-    ),
-    "a cycle": (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
-    "itself": (lambda tree, nodes: change_provider(nodes, "b", "b"), "cannot follow itself"),
-    "a provider for the root": (
-        lambda tree, nodes: change_provider(nodes, "a", "b"),
-        "node a is the root",
-    ),
-    "a node that is none": (lambda tree, nodes: change_provider(nodes, "x", "b"), "has no node x"),
-    "a consumer that is not cascaded": (
+    (lambda tree, nodes: made(tree, "x", "root", "a", "b"), "a root has no provider"),
+    (lambda tree, nodes: made(tree, "x", "branch", "a"), "a branch needs a provider"),
+    (lambda tree, nodes: made(tree, "x y", "root", "a"), "cannot be the name of a node"),
+    (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
+    (lambda tree, nodes: change_provider(nodes, "b", "b"), "cannot follow itself"),
+    (lambda tree, nodes: change_provider(nodes, "a", "b"), "node a is the root"),
+    (lambda tree, nodes: change_provider(nodes, "x", "b"), "has no node x"),
+    (
         lambda tree, nodes: change_provider(nodes, "b", "c", consumer="reader"),
         "node b has no cascaded consumer reader: it has b_worker",
     ),
-    "a provider that is behind": (
-        lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
-        "node e is behind d",
-    ),
-    "a leaf as root": (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
-    "a leaf as root of a dead one": (
-        lambda tree, nodes: take_over_dead_root(nodes, "d"),
-        "node d is a leaf",
-    ),
-    "a node that is not there left out": (
-        lambda tree, nodes: take_over_dead_root(nodes, "b", without=("zzz",)),
-        "has no node zzz",
-    ),
-    "a root that works as dead": (
-        lambda tree, nodes: take_over_dead_root(nodes, "b"),
-        "node a is the root, and it works",
-    ),
-    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
-    "a provider dropped": (
-        lambda tree, nodes: drop_node(nodes, "b", force=True),
-        "node b has subscribers: c",
-    ),
-    "a queue with consumers dropped": (
-        lambda tree, nodes: drop_node(nodes, "c"),
-        "has consumers: reader",
-    ),
-}
+    (lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05), "node e is behind d"),
+    (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "d"), "node d is a leaf"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "b", without=("zzz",)), "has no node zzz"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "b"), "node a is the root, and it works"),
+    (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
+    (lambda tree, nodes: drop_node(nodes, "b", force=True), "node b has subscribers: c"),
+    (lambda tree, nodes: drop_node(nodes, "c"), "has consumers: reader"),
+]
 
 
 def test_bad_input_is_refused_and_nothing_changes(tree: Tree) -> None:
@@ -359,15 +323,15 @@ def test_bad_input_is_refused_and_nothing_changes(tree: Tree) -> None:
     tree.insert("a", "x")
     for name in "cd":
         tree.follows(name, "a")
-    for case, (act, message) in REFUSED.items():
+    for act, message in REFUSED:
         with tree.open("a") as nodes:
             before = {name: (info.type, info.provider) for name, info in nodes.infos().items()}
             with pytest.raises(CascadeError) as refused:
                 act(tree, nodes)
-            assert message in refused.value.message, case
+            assert message in refused.value.message
             assert {
                 name: (info.type, info.provider) for name, info in nodes.infos().items()
-            } == before, case
+            } == before, message
 
 
 def test_two_roots_and_versions_that_differ_are_refused(tree: Tree, server: Server) -> None:

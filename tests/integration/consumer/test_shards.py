@@ -425,9 +425,7 @@ def test_what_apply_cannot_do_is_refused_and_changes_nothing(shards: Shards) -> 
         conn.execute("select pgq.drop_queue(%s, true)", [QUEUE])
     assert "the database of shard 'd' has no queue 'orders'" in shards.try_apply().stderr
     assert not shards.file.exists()
-    with shards.connect("a") as conn:
-        state = conn.execute("select * from pgq.get_shard_info()").fetchall()
-    assert state == [(QUEUE, "a", 1, 0)]
+    assert shards.rows("a", "select * from pgq.get_shard_info()") == [(QUEUE, "a", 1, 0)]
 
 
 def test_apply_without_a_wanted_map_says_what_to_write(shards: Shards) -> None:

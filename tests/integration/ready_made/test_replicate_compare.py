@@ -9,7 +9,6 @@ import pytest
 
 from pgqpy_consumers.replicate import NotComparable
 from pgqpy_consumers.replicate.compare import Comparer, Comparison
-from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect
 from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair, going_on
 from tests.fixtures.fix_ticker import eventually
@@ -149,12 +148,3 @@ def test_nothing_is_compared_while_replication_is_stopped(
     with account.ticking(), pytest.raises(NotComparable, match="has not come to tick") as caught:
         compare(account, patience=3)
     assert "pgqpy run replicate" in str(caught.value.hint)
-
-
-def test_nothing_is_compared_before_the_copy_is_there(account: Pair) -> None:
-    account.both("create table other (id int primary key)")
-    account.manager.copy_again("account")
-    ops.tick(account.source, account.queue)
-    account.manager.state.begin_copy(account.manager.replica("account"))
-    with pytest.raises(NotComparable, match="nothing to compare"):
-        compare(account, patience=0.1)
