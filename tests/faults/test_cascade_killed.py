@@ -128,7 +128,7 @@ def test_kills_cuts_and_moves_for_a_while_lose_and_double_nothing(
                 time.sleep(chance.random() / 2)
     tick = ops.tick(root.conn, "q")
     for node in nodes[1:]:
-        wait_until(lambda node=node: node.state["last_tick_id"] >= tick)  # type: ignore[misc]
+        node.has(tick)
     wait_until(lambda: ops.value(target.conn, "select count(*) from seen") >= number)
     seen = [row[0] for row in target.conn.execute("select data from seen").fetchall()]
     assert seen == [str(each) for each in range(1, number + 1)]

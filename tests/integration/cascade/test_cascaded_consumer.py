@@ -77,7 +77,7 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
             tick = ops.insert_ticked(root.conn, "q", str(number))
             if number % 10 == 5:
                 for node in (one, two):
-                    wait_until(lambda: node.state["last_tick_id"] == tick)  # noqa: B023
+                    node.has(tick)
                 Seen(two.dsn).move(["one", "two", "root"][number // 10])
         wait_until(lambda: len(effects(two.conn)) == 30)
     assert effects(two.conn) == [str(number) for number in range(30)]
@@ -91,8 +91,7 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, one, two = nodes
-    tick = ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: one.state["last_tick_id"] == tick)
+    one.has(ops.insert_ticked(root.conn, "q", "x"))
     consumer = Seen(two.dsn, provider="one")
     consumer.register()
     ops.value(one.conn, "select pgq.unregister_consumer('q', 'seen')")
@@ -108,7 +107,7 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
     monkeypatch.setattr(moved, "read_state", read_and_move)
     consumer.run(until_empty=True)
     assert keepers(nodes) == [1, 0, 0]
-    tick = ops.insert_ticked(root.conn, "q", "y")
+    ops.insert_ticked(root.conn, "q", "y")
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["y"]
 
@@ -254,8 +253,7 @@ def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_
     root, one, two = nodes
     consumer = Seen(two.dsn)
     consumer.register()
-    tick = ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: one.state["last_tick_id"] == tick)
+    one.has(ops.insert_ticked(root.conn, "q", "x"))
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -265,8 +263,7 @@ def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_
         with pytest.raises(KeyboardInterrupt):
             consumer.run(until_empty=True)
     consumer.move("one")
-    ops.insert_ticked(root.conn, "q", "y")
-    wait_until(lambda: one.state["last_tick_id"] > tick)
+    one.has(ops.insert_ticked(root.conn, "q", "y"))
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["x", "y"]
 
@@ -276,8 +273,7 @@ def test_an_asyncio_consumer_pauses_notes_its_error_and_registers_at_a_tick(
 ) -> None:
     root, _, two = nodes
     tick = ops.insert_ticked(root.conn, "q", "old")
-    ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: two.state["last_tick_id"] > tick)
+    two.has(ops.insert_ticked(root.conn, "q", "x"))
     consumer = AsyncSeen(two.dsn, provider="two")
 
     def noted() -> str | None:
@@ -347,8 +343,7 @@ def go_on(before: pgqpy.Consumer, after: pgqpy.Consumer, nodes: list[Node]) -> N
     before.run(until_empty=True)
     position = "select last_tick from pgq.get_consumer_info('q', %s)"
     tick = ops.value(root.conn, position, before.consumer)
-    last = ops.insert_ticked(root.conn, "q", "c")
-    wait_until(lambda: one.state["last_tick_id"] == last)
+    one.has(ops.insert_ticked(root.conn, "q", "c"))
     after.register(at_tick=tick)
     after.run(until_empty=True)
 
@@ -372,8 +367,7 @@ def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: li
     ).fetchall()
     ticks = {tick for _, tick in partitions}
     assert len(ticks) == 2
-    last = ops.insert_ticked(root.conn, "q", "i")
-    wait_until(lambda: one.state["last_tick_id"] == last)
+    one.has(ops.insert_ticked(root.conn, "q", "i"))
     after.register(at_tick=min(ticks))
     for place in partitions:
         one.conn.execute("select pgq.register_consumer_at('q', %s, %s)", place)

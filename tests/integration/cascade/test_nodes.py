@@ -89,8 +89,7 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert run("resume", "b", "--dsn", a) == "resumed node b\n"
     paused, *meaning = run("pause", "a", "--dsn", a).splitlines()
     assert (paused, len(meaning)) == ("paused node a", 1)
-    tree.insert("a", "z")
-    tree.follows("b", "a")
+    tree.insert("a", "z", to="b")
     assert run("resume", "a", "--dsn", a) == "resumed node a\n"
     tree.follows("d", "a")
 
@@ -146,8 +145,7 @@ def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
         assert [each.problem for each in status(nodes)] == [None] * 3
     ops.register(tree.conns["c"], QUEUE, "reader")
     tree.work()
-    tree.insert("a", "x")
-    tree.follows("c", "a")
+    tree.insert("a", "x", to="c")
     assert tree.read("c") == ["x"]
 
 
@@ -179,8 +177,7 @@ def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_
     tree.nodes("a", "b")
     tree.node("d", "leaf", "b")
     tree.work()
-    tree.insert("a", "x")
-    tree.follows("d", "a")
+    tree.insert("a", "x", to="d")
     tree.die("b")
     with tree.open("a") as nodes:
         change_provider(nodes, "d", "a")
@@ -225,8 +222,7 @@ def test_a_node_with_cascaded_consumers_or_that_others_read_is_not_dropped_unsai
     there = ("--dsn", tree.dsns["a"])
     assert "node d has consumers: totals" in cli.fails("node", "drop", QUEUE, "d", *there)
     tree.work("a", "b", "d")
-    tree.insert("a", "x")
-    tree.follows("b", "a")
+    tree.insert("a", "x", to="b")
     run("change-provider", "d", "b", "--consumer", "totals", *there)
     said = cli.fails("node", "drop", QUEUE, "b", "--force", *there)
     assert "consumers of other nodes read node b: totals of d" in said
@@ -320,9 +316,7 @@ def test_bad_input_is_refused_and_nothing_changes(tree: Tree) -> None:
     tree.node("d", "leaf", "a")
     tree.node("e", "branch", "a")
     tree.work("a", "b", "c", "d")
-    tree.insert("a", "x")
-    for name in "cd":
-        tree.follows(name, "a")
+    tree.insert("a", "x", to="cd")
     for act, message in REFUSED:
         with tree.open("a") as nodes:
             before = {name: (info.type, info.provider) for name, info in nodes.infos().items()}

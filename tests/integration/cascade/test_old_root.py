@@ -27,8 +27,7 @@ def test_the_worker_of_an_old_root_fences_it_and_says_so_once(
 ) -> None:
     tree.nodes("a", "b")
     tree.work()
-    tree.insert("a", "everywhere")
-    tree.follows("b", "a")
+    tree.insert("a", "everywhere", to="b")
     tree.stop("b")
     tree.insert("a", "rest")
     tree.stop("a")

@@ -272,9 +272,7 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(
     passed = 0.0
     monkeypatch.setattr(_takeover, "monotonic", lambda: monotonic() + passed)
     three(tree)
-    tree.insert("a", "first")
-    for name in "bc":
-        tree.follows(name, "a")
+    tree.insert("a", "first", to="bc")
 
     def progress(step: str) -> None:
         nonlocal passed
@@ -336,12 +334,9 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     tree: Tree, cli: Cli
 ) -> None:
     three(tree)
-    tree.insert("a", "everywhere")
-    for name in "bc":
-        tree.follows(name, "a")
+    tree.insert("a", "everywhere", to="bc")
     tree.stop("b")
-    tree.insert("a", "on c only")
-    tree.follows("c", "a")
+    tree.insert("a", "on c only", to="c")
     tree.stop("c")
     tree.insert("a", "lost 1", "lost 2")
     tree.stop("a")
@@ -357,8 +352,7 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
         done = take_over_dead_root(nodes, "b")
     assert (done.new_root, done.old_root, done.left) == ("b", "a", ("a",))
     assert tree.info("c").provider == "b"
-    tree.insert("b", "new")
-    tree.follows("c", "b")
+    tree.insert("b", "new", to="c")
     for name in "bc":
         assert tree.read(name) == ["everywhere", "on c only", "new"]
 
@@ -382,9 +376,7 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     assert create_node(QUEUE, "a", "branch", tree.dsns["a"], provider=tree.dsns["b"])
     ops.register(tree.conns["a"], QUEUE, "reader")
     tree.work("a")
-    tree.insert("b", "last")
-    for name in "ac":
-        tree.follows(name, "b")
+    tree.insert("b", "last", to="ac")
     assert tree.read("c") == ["lost 1", "lost 2", "lost 3", "last"]
     with tree.open("c") as nodes:
         assert [(each.name, each.problem) for each in status(nodes)] == [
@@ -402,8 +394,7 @@ def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None
     tree.work("b", "c")
     with tree.open("c") as nodes:
         take_over_dead_root(nodes, "c")
-    tree.insert("c", "new")
-    tree.follows("b", "c")
+    tree.insert("c", "new", to="b")
     assert tree.read("b") == ["new"]
 
 
@@ -413,12 +404,9 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
 ) -> None:
     tree.nodes(*"abcd")
     tree.work()
-    tree.insert("a", "first")
-    for name in "bcd":
-        tree.follows(name, "a")
+    tree.insert("a", "first", to="bcd")
     tree.stop("b")
-    tree.insert("a", "second")
-    tree.follows("c", "a")
+    tree.insert("a", "second", to="c")
     tree.stop("a")
     tree.die("a")
     tree.work("b")
@@ -437,9 +425,8 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
             except Killed:
                 continue
     assert {"hold", "promote", "gather", "mark", "tell", "leave"} <= set(steps)
-    tree.insert("b", "third")
+    tree.insert("b", "third", to="cd")
     for name in "cd":
-        tree.follows(name, "b")
         assert tree.info(name).provider == "b"
     for name in "bcd":
         assert not tree.info(name).paused
@@ -451,11 +438,9 @@ def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree
     tree.nodes("a", "b")
     tree.node("d", "leaf", "a")
     tree.work()
-    tree.insert("a", "first")
-    tree.follows("b", "a")
+    tree.insert("a", "first", to="b")
     tree.stop("b")
-    tree.insert("a", "on the leaf")
-    tree.follows("d", "a")
+    tree.insert("a", "on the leaf", to="d")
     ahead = tree.info("d").last_tick
     tree.stop("a")
     tree.die("a")
@@ -464,8 +449,7 @@ def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree
     assert done.ahead == {"d": ahead}
     # What the new root takes comes after what the leaf has.
     assert done.last_tick == ahead
-    tree.insert("b", "new")
-    tree.follows("d", "b")
+    tree.insert("b", "new", to="d")
     assert tree.info("d").last_tick > ahead
 
 
@@ -487,9 +471,8 @@ def test_no_id_that_only_the_dead_root_gave_comes_again_and_its_readers_go_on_be
     three(tree)
     tree.conns["c"].execute("create table seen (data text)")
     Reader(tree.dsns["c"], provider="a").register()
-    tree.insert("a", "everywhere")
+    tree.insert("a", "everywhere", to="bc")
     for name in "bc":
-        tree.follows(name, "a")
         tree.stop(name)
     tree.insert("a", "lost", "and read")
     Reader(tree.dsns["c"]).run(until_empty=True)
@@ -500,8 +483,7 @@ def test_no_id_that_only_the_dead_root_gave_comes_again_and_its_readers_go_on_be
     tree.work("b", "c")
     with tree.open("b") as nodes:
         take_over_dead_root(nodes, "b")
-    tree.insert("b", "new")
-    tree.follows("c", "b")
+    tree.insert("b", "new", to="c")
     Reader(tree.dsns["c"]).run(until_empty=True)
     seen = tree.conns["c"].execute("select data from seen").fetchall()
     assert [data for (data,) in seen] == ["everywhere", "lost", "and read", "new"]

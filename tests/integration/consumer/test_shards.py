@@ -305,10 +305,9 @@ def test_shards_are_added_split_and_removed_under_load_and_each_key_stays_in_ord
         wait_until(lambda: "drained, and removed" in shards.try_apply().stdout)
         load.progress()
         sent = load.stop()
-        wait_until(lambda: sum(map(len, shards.seen().values())) >= sum(sent.values()))
     assert [*shards.map.shards] == ["a", "b"]
     assert load.stale > 0
-    assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+    assert shards.seen() == sent
 
 
 @pytest.mark.slow
@@ -334,10 +333,9 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     first.kill()
     wait_until(lambda: [*shards.readers().values()] == [second.pid] * 3)
     sent = load.stop()
-    wait_until(lambda: sum(map(len, shards.seen().values())) >= sum(sent.values()))
     second.send_signal(signal.SIGTERM)
     assert second.wait(PATIENCE) == 0
-    assert shards.seen() == {key: [*range(count)] for key, count in sent.items()}
+    assert shards.seen() == sent
 
 
 class Looking(ShardedConsumer):
