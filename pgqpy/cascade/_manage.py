@@ -18,7 +18,6 @@ PAUSE = 0.02
 NOTICED = 5.0
 
 
-_HANDS_OVER: LiteralString = "select pg_catalog.to_regclass('pgq_node.handed_over')::text"
 _DELAYED: LiteralString = """
     select coalesce(pg_catalog.jsonb_agg(h), '[]')::text
       from pgq_node.handed_over h
@@ -214,7 +213,7 @@ def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: f
 
 def move_delayed(old: Node, new: Node) -> None:
     """Give a root the delayed events that have left the queue of an old one."""
-    if not (old.value(_HANDS_OVER) and new.value(_HANDS_OVER)):
+    if not (old.is_ours and new.is_ours):
         return
     events = old.value(_DELAYED, old.queue)
     if events != "[]":

@@ -210,10 +210,10 @@ class CascadedWorker(Stoppable):
             if state.newest < position:
                 self._mend(node, provider, source, state)
             position = max(position, state.newest)
-        capable = self._databases.at(self.dsn).capable(node)
+        kind = self._databases.at(self.dsn).kind(node)
         if not provider.checked:
             epoch = None
-            if capable["epochs"]:
+            if kind["is_ours"]:
                 ((epoch,),) = fetch(node, statements.EPOCH, (self.queue,))
             provider.check(source, state, position, epoch)
         merged = state.combined_queue if state.combined_type == "root" else None
@@ -243,8 +243,8 @@ class CascadedWorker(Stoppable):
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             read(source, ticks, news)
-            above = provider.database.capable(source)
-            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            above = provider.database.kind(source)
+            epochs = {"learns": kind["is_ours"], "knows": above["is_ours"]}
             follow_news(node, source, news, **epochs)
             if not copies:
                 mine = self.queue, state.consumer, state.completed

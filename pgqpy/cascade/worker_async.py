@@ -207,10 +207,10 @@ class AsyncCascadedWorker(AsyncStoppable):
             if state.newest < position:
                 await self._mend(node, provider, source, state)
             position = max(position, state.newest)
-        capable = await self._databases.at(self.dsn).capable(node)
+        kind = await self._databases.at(self.dsn).kind(node)
         if not provider.checked:
             epoch = None
-            if capable["epochs"]:
+            if kind["is_ours"]:
                 ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
             await provider.check(source, state, position, epoch)
         merged = state.combined_queue if state.combined_type == "root" else None
@@ -240,8 +240,8 @@ class AsyncCascadedWorker(AsyncStoppable):
             if merged is not None:
                 await self._merge(node, source, ticks, merged)
             await read(source, ticks, news)
-            above = await provider.database.capable(source)
-            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            above = await provider.database.kind(source)
+            epochs = {"learns": kind["is_ours"], "knows": above["is_ours"]}
             await async_follow_news(node, source, news, **epochs)
             if not copies:
                 mine = self.queue, state.consumer, state.completed

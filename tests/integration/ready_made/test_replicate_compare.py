@@ -92,8 +92,7 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
             slow.commit()
             for _ in range(3):
                 assert compare(account).differences == []
-    account.follow()
-    account.same("account")
+    account.becomes_same("account")
 
 
 def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
