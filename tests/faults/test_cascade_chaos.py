@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -115,7 +115,6 @@ class Net:
         self.remade: dict[str, Any] = {}
         self._folder = folder
         self._workers: dict[str, Forked] = {}
-        self._lock = threading.Lock()
 
     def dsn(self, name: str) -> str:
         return self.servers[name].dsn
@@ -157,10 +156,8 @@ class Net:
         sleep(random.uniform(0.1, 0.7))
         each.turn("up")
 
-    @contextmanager
-    def nodes(self) -> Iterator[Nodes]:
-        with Nodes(QUEUE, self.dsn(random.choice(NAMES))) as found:
-            yield found
+    def nodes(self) -> Nodes:
+        return Nodes(QUEUE, self.dsn(random.choice(NAMES)))
 
     def change_provider(self) -> None:
         name, other = random.sample(NAMES, 2)

@@ -18,9 +18,8 @@ PARTS = ("p1", "p2")
 @pytest.fixture
 def nodes(add_node: AddNode) -> list[Node]:
     """The root of the parts, and two nodes in which they are merged into "q"."""
-    source, first, second = add_node("source"), add_node("first"), add_node("second")
-    second.conn.execute("select pgq_node.drop_node('q', 'second')")
-    join_node(second, first, "branch", [first, second])
+    source, first = add_node("source"), add_node("first")
+    second = add_node("second", first)
     for part in PARTS:
         join_node(source, None, "root", [source], part)
         for node in (first, second):
