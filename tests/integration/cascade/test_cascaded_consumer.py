@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 from typing import Any
 
 import pytest
 
 import pgqpy
 from pgqpy import Event, errors
-from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer, Nodes, drop_node
 from pgqpy.cascade import _nodes as cascade_nodes
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade import consumer as moved
-from pgqpy.cascade._node import read_state
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.fix_cascade import AddNode, Before, Node
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connection
 
@@ -88,23 +84,15 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
 
 
 def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, one, two = nodes
     one.has(ops.insert_ticked(root.conn, "q", "x"))
     consumer = Seen(two.dsn, provider="one")
     consumer.register()
     ops.value(one.conn, "select pgq.unregister_consumer('q', 'seen')")
-    reads = count(1)
-
-    def read_and_move(*names: Any) -> Any:
-        state = read_state(*names)
-        # It knows its provider, and looks for its position there.
-        if next(reads) == 2:
-            Seen(two.dsn).move("root")
-        return state
-
-    monkeypatch.setattr(moved, "read_state", read_and_move)
+    # It knows its provider, and looks for its position there.
+    before(statements.POSITION, lambda: Seen(two.dsn).move("root"))
     consumer.run(until_empty=True)
     assert keepers(nodes) == [1, 0, 0]
     ops.insert_ticked(root.conn, "q", "y")
@@ -112,43 +100,31 @@ def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
     assert effects(two.conn) == ["y"]
 
 
-def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something once, when a consumer is about to send a statement."""
-
-    def act_first(conn: Any, sent: Any, *more: Any) -> Any:
-        if sent is statement:
-            monkeypatch.setattr(moved, "fetch", fetch)
-            act()
-        return fetch(conn, sent, *more)
-
-    monkeypatch.setattr(moved, "fetch", act_first)
-
-
 def test_a_consumer_that_is_unregistered_while_it_begins_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, _, two = nodes
     consumer = Seen(two.dsn, provider="root")
     consumer.run(until_empty=True)
     ops.value(root.conn, "select pgq.unregister_consumer('q', 'seen')")
-    before(statements.REGISTER_AT, Seen(two.dsn).unregister, monkeypatch)
+    before(statements.REGISTER_AT, Seen(two.dsn).unregister)
     consumer.run(until_empty=True)
     assert keepers(nodes) == [0, 0, 0]
 
 
 def test_a_consumer_that_begins_while_it_is_unregistered_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     _, _, two = nodes
     consumer = Seen(two.dsn, provider="root")
     consumer.run(until_empty=True)
-    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True), monkeypatch)
+    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True))
     assert Seen(two.dsn).unregister()
     assert keepers(nodes) == [0, 0, 0]
 
 
 def test_of_two_processes_that_register_the_slower_one_moves_nothing(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, _, two = nodes
 
@@ -158,7 +134,7 @@ def test_of_two_processes_that_register_the_slower_one_moves_nothing(
         ops.insert_ticked(root.conn, "q", "x")
         consumer.run(until_empty=True)
 
-    before(statements.REGISTER, register_and_go_on, monkeypatch)
+    before(statements.REGISTER, register_and_go_on)
     slower = Seen(two.dsn, provider="one")
     assert not slower.register()
     slower.run(until_empty=True)
@@ -182,7 +158,7 @@ def test_of_two_processes_only_one_applies_a_batch(nodes: list[Node]) -> None:
 
 
 def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     _, one, two = nodes
     consumer = Seen(two.dsn, provider="two")
@@ -195,7 +171,7 @@ def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
             calls.append(pool.submit(Seen(two.dsn).move, "root"))
             wait_until(lambda: calls[0].done() or ops.value(one.conn, waits))
 
-        before(statements.CHANGE_PROVIDER, move_too, monkeypatch)
+        before(statements.CHANGE_PROVIDER, move_too)
         consumer.move("one")
         calls[0].result()
     assert keepers(nodes) == [1, 0, 0]

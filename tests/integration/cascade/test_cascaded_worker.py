@@ -5,27 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
 
 from pgqpy import Connection, Event, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import (
-    CascadedConsumer,
-    CascadedWorker,
-    Nodes,
-    _node,
-    _provider,
-    change_provider,
-    worker,
-)
+from pgqpy.cascade import CascadedConsumer, CascadedWorker, Nodes, _provider, change_provider
+from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._provider import Provider
-from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cascade import AddNode, Node, locate
+from tests.fixtures.fix_cascade import AddNode, Before, Node, locate
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect
 
@@ -348,25 +339,17 @@ def test_a_node_that_moves_on_while_it_is_unsubscribed_leaves_no_position(
 
 
 def test_a_worker_that_is_paused_while_it_looks_copies_nothing_once_it_has_noticed(
-    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+    root: Node, branch: Node, before: Before
 ) -> None:
     branch.catch_up()
-    before = branch.ticks()
+    ticks = branch.ticks()
     set_paused = "select pgq_node.set_consumer_paused('q', 'branch_worker', %s)"
     branch.conn.execute("select pgq_node.set_consumer_uptodate('q', 'branch_worker', false)")
-    read_state = _node.read_state
-
-    def read_and_pause(*names: Any) -> NodeState:
-        state = read_state(*names)
-        monkeypatch.setattr(worker, "read_state", read_state)
-        branch.conn.execute(set_paused, [True])
-        return state
-
-    monkeypatch.setattr(worker, "read_state", read_and_pause)
+    before(statements.UPTODATE, lambda: branch.conn.execute(set_paused, [True]))
     ops.insert_ticked(root.conn, "q", "x")
     branch.worker.run_once()
     assert branch.state["uptodate"]
-    assert branch.ticks() == before
+    assert branch.ticks() == ticks
     branch.conn.execute(set_paused, [False])
     branch.catch_up()
     assert branch.ticks() == root.ticks()
