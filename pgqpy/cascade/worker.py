@@ -191,6 +191,7 @@ class CascadedWorker(Stoppable):
                 provider = self._go_to_provider(state)
                 with provider.database.connection() as source:
                     copied = self._follow(node, provider, source, state)
+                    self._report(node, provider, source, state)
             if state.cur_error is not None and not copied:
                 fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
@@ -220,7 +221,6 @@ class CascadedWorker(Stoppable):
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.
             provider.stand(source, state.consumer, position)
-            self._report(node, provider, source, state)
             return False
         if self._subscription is not None:
             self._subscription.ask()
@@ -232,7 +232,6 @@ class CascadedWorker(Stoppable):
                 raise error
         if not ticks:
             provider.settle(source, state.consumer)
-            self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         news = News(self.queue, dict.fromkeys(state.parts, 0))
@@ -257,7 +256,6 @@ class CascadedWorker(Stoppable):
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
-        self._report(node, provider, source, state)
         return more or known is None
 
     def _copy(

@@ -188,6 +188,7 @@ class AsyncCascadedWorker(AsyncStoppable):
                 provider = await self._go_to_provider(state)
                 async with provider.database.connection() as source:
                     copied = await self._follow(node, provider, source, state)
+                    await self._report(node, provider, source, state)
             if state.cur_error is not None and not copied:
                 await async_fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
@@ -217,7 +218,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.
             await provider.stand(source, state.consumer, position)
-            await self._report(node, provider, source, state)
             return False
         if self._subscription is not None:
             self._subscription.ask()
@@ -229,7 +229,6 @@ class AsyncCascadedWorker(AsyncStoppable):
                 raise error
         if not ticks:
             await provider.settle(source, state.consumer)
-            await self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         news = News(self.queue, dict.fromkeys(state.parts, 0))
@@ -254,7 +253,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
-        await self._report(node, provider, source, state)
         return more or known is None
 
     async def _copy(
