@@ -12,13 +12,6 @@ from pgqpy.cascade._manage import check_provider
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes, NodeType, open_node, where
 from pgqpy.errors import CascadeError, ConnectionFailed, InvalidDsn, comes_from
 
-_TICK = """
-    select t.tick_time, t.tick_event_seq
-      from pgq.tick t
-      join pgq.queue q on q.queue_id = t.tick_queue
-     where q.queue_name = %s
-       and t.tick_id = %s
-"""
 _SET_TICK = """
     update pgq.tick t
        set tick_time = %s, tick_event_seq = %s
@@ -205,10 +198,9 @@ def _join(
         here.call("register_location", each.name, each.dsn, each.dead)
     with here.conn.transaction():
         here.call("create_node", node_type, name, worker, provider, start, combined_queue)
-        if node_type == "branch":
+        if node_type == "branch" and (tick := nodes.here.tick(start)):
             # It may take over before it has copied another tick that the old root has.
-            for tick in nodes.here.rows(_TICK, nodes.queue, start):
-                here.rows(_SET_TICK, *tick.values(), nodes.queue, start)
+            here.rows(_SET_TICK, *tick.values(), nodes.queue, start)
         if nodes.local.restricted and node_type == "branch":
             # Before it has events.
             here.rows("select pgq.restrict_queue(%s)", nodes.queue)

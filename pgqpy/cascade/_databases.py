@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.planted import NODE, refuse_planted
-from pgqpy.cascade._statements import CAPABLE
+from pgqpy.cascade._statements import KIND
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import ConnectionFailed, comes_from, translate_errors
 
 #: The connections to a database that are kept while no worker uses them.
 _KEPT = 4
+_UNKNOWN = {"is_node": False}
 
 
 class Database:
@@ -27,7 +27,7 @@ class Database:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self._idle: list[Connection] = []
-        self._capable: dict[str, Any] | None = None
+        self._kind = _UNKNOWN
         #: Why it could not connect, and whether that is being tried again.
         self._away: ConnectionFailed | None = None
         self._trying = False
@@ -51,16 +51,15 @@ class Database:
             else:
                 conn.close()
 
-    def capable(self, conn: Connection) -> dict[str, Any]:
-        """Return what its functions can do: ``copies``, ``epochs``, ``is_node``."""
-        if self._capable is None or not self._capable["is_node"]:
-            (self._capable,) = fetch(conn, CAPABLE, (), dict_row)
-        assert self._capable is not None
-        return self._capable
+    def kind(self, conn: Connection) -> dict[str, bool]:
+        """Return whether it has nodes, ``is_node``, and not those of PgQ itself, ``is_ours``."""
+        if not self._kind["is_node"]:
+            (self._kind,) = fetch(conn, KIND, (), dict_row)
+        return self._kind
 
     def close(self) -> None:
         """Close the connections that nothing uses."""
-        self._capable = None
+        self._kind = _UNKNOWN
         idle, self._idle = self._idle, []
         for conn in idle:
             conn.close()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.planted_async import NODE, async_refuse_planted
-from pgqpy.cascade._statements import CAPABLE
+from pgqpy.cascade._statements import KIND
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import ConnectionFailed, comes_from, translate_errors
 
 #: The connections to a database that are kept while no worker uses them.
 _KEPT = 4
+_UNKNOWN = {"is_node": False}
 
 
 class AsyncDatabase:
@@ -24,7 +24,7 @@ class AsyncDatabase:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self._idle: list[AsyncConnection] = []
-        self._capable: dict[str, Any] | None = None
+        self._kind = _UNKNOWN
         #: Why it could not connect, and whether that is being tried again.
         self._away: ConnectionFailed | None = None
         self._trying = False
@@ -48,16 +48,15 @@ class AsyncDatabase:
             else:
                 await conn.close()
 
-    async def capable(self, conn: AsyncConnection) -> dict[str, Any]:
-        """Return what its functions can do: ``copies``, ``epochs``, ``is_node``."""
-        if self._capable is None or not self._capable["is_node"]:
-            (self._capable,) = await async_fetch(conn, CAPABLE, (), dict_row)
-        assert self._capable is not None
-        return self._capable
+    async def kind(self, conn: AsyncConnection) -> dict[str, bool]:
+        """Return whether it has nodes, ``is_node``, and not those of PgQ itself, ``is_ours``."""
+        if not self._kind["is_node"]:
+            (self._kind,) = await async_fetch(conn, KIND, (), dict_row)
+        return self._kind
 
     async def close(self) -> None:
         """Close the connections that nothing uses."""
-        self._capable = None
+        self._kind = _UNKNOWN
         idle, self._idle = self._idle, []
         for conn in idle:
             await conn.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pgqpy.cascade._manage import change_provider, set_paused, wait_for_tick
-from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
+from pgqpy.cascade._manage import cascaded, change_provider, path_up, set_paused, wait_for_tick
+from pgqpy.cascade._nodes import NodeInfo, Nodes
 from pgqpy.cascade._status import fence_old_roots, newest_root
 from pgqpy.cascade._takeover import (
     Progress,
@@ -34,13 +34,6 @@ _KNOWN = """
      where q.queue_name = %s
        and t.tick_id <= %s
 """
-_EVENT_SEQ = """
-    select t.tick_event_seq
-      from pgq.queue q
-      join pgq.tick t on t.tick_queue = q.queue_id
-     where q.queue_name = %s
-     order by t.tick_id desc limit 1
-"""
 
 
 def take_over_dead_root(
@@ -60,11 +53,10 @@ def take_over_dead_root(
     nodes.node(new_root)
     for name in without:
         nodes.location(name)
-    look = nodes.look()
-    fence_old_roots(nodes, look)
+    fence_old_roots(nodes, nodes.infos())
     infos = nodes.infos()
     new = promotable(infos, new_root)
-    dead = {name for name, info in look.items() if isinstance(info, str)}
+    dead = nodes.locations.keys() - infos.keys()
     root = newest_root(infos)
     if root is not None and root.name != new_root:
         raise CascadeError(
@@ -120,10 +112,7 @@ def _dead_root(
     nodes: Nodes, infos: dict[str, NodeInfo], new: NodeInfo, dead: set[str]
 ) -> str | None:
     """Return the node above the new root that cannot be asked; None if it is the root already."""
-    path, above = [new.name], new.provider
-    while above in infos and above not in path:
-        path.append(above)
-        above = infos[above].provider
+    path, above = path_up(infos, new.name)
     if new.type == "root":
         return None
     if above not in dead:
@@ -169,11 +158,15 @@ def _leave_gap(nodes: Nodes, new_root: str, progress: Progress) -> None:
     """Leave out ids: those of the dead root's rest must not mean other ticks and events here."""
     progress("leave a gap")
     node = nodes.node(new_root)
-    node.rows(_STORE_TICK, node.info().last_tick + _GAP, _GAP, nodes.queue)
-    seq = node.value(_EVENT_SEQ, nodes.queue)
+    tick = node.info().last_tick + _GAP
+    node.rows(_STORE_TICK, tick, _GAP, nodes.queue)
+    stored = node.tick(tick)
+    assert stored is not None
     for name, other in nodes.reachable():
         if other.is_ours and nodes.infos()[name].type != "leaf":
-            other.rows("select pgq_node.leave_gap(%s, %s, %s)", nodes.queue, seq, _GAP)
+            other.rows(
+                "select pgq_node.leave_gap(%s, %s, %s)", nodes.queue, stored["tick_event_seq"], _GAP
+            )
 
 
 def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) -> None:
@@ -184,10 +177,12 @@ def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) ->
             progress("gather")
             change_provider(nodes, name, new_root)
             set_paused(nodes, name, False, wait=0)
-        for consumer, tick in _consumers(nodes.node(name), info, infos).items():
+        for consumer, state in cascaded(nodes.node(name), but=info.worker).items():
+            if state["provider_node"] in infos:
+                continue
             # It may have read more of the dead root; what the new one took comes after that.
-            known = nodes.node(new_root).value(_KNOWN, nodes.queue, tick)
-            if known is not None and known < tick:
+            known = nodes.node(new_root).value(_KNOWN, nodes.queue, state["last_tick_id"])
+            if known is not None and known < state["last_tick_id"]:
                 nodes.node(name).call("set_consumer_completed", consumer, known)
             change_provider(nodes, name, new_root, consumer=consumer)
     progress("mark")
@@ -195,13 +190,3 @@ def _gather(nodes: Nodes, new_root: str, old: str | None, progress: Progress) ->
         for _, node in nodes.reachable():
             node.call("register_location", old, None, True)
     set_paused(nodes, new_root, False, wait=0)
-
-
-def _consumers(node: Node, info: NodeInfo, infos: dict[str, NodeInfo]) -> dict[str, int]:
-    """Return the cascaded consumers of a node whose provider cannot be asked, and their ticks."""
-    rows = node.rows("select * from pgq_node.get_consumer_info(%s)", node.queue)
-    return {
-        each["consumer_name"]: each["last_tick_id"]
-        for each in rows
-        if each["consumer_name"] != info.worker and each["provider_node"] not in infos
-    }

@@ -44,7 +44,7 @@ class Lookout:
             return
         database = self._databases.at(self._dsn)
         with database.connection() as node:
-            is_ours = (database.capable(node))["epochs"]
+            is_ours = (database.kind(node))["is_ours"]
             asked = (self._queue,)
             others = fetch(node, statements.OTHERS, asked) if is_ours else []
         for location, epoch in others:
@@ -60,7 +60,7 @@ class Lookout:
         try:
             database = self._databases.at(usable(location))
             with database.connection() as conn:
-                if not (database.capable(conn))["epochs"]:
+                if not (database.kind(conn))["is_ours"]:
                     return None
                 ((epoch,),) = fetch(conn, statements.EPOCH, (self._queue,))
                 return int(epoch)

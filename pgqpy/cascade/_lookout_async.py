@@ -41,7 +41,7 @@ class AsyncLookout:
             return
         database = self._databases.at(self._dsn)
         async with database.connection() as node:
-            is_ours = (await database.capable(node))["epochs"]
+            is_ours = (await database.kind(node))["is_ours"]
             asked = (self._queue,)
             others = await async_fetch(node, statements.OTHERS, asked) if is_ours else []
         for location, epoch in others:
@@ -57,7 +57,7 @@ class AsyncLookout:
         try:
             database = self._databases.at(usable(location))
             async with database.connection() as conn:
-                if not (await database.capable(conn))["epochs"]:
+                if not (await database.kind(conn))["is_ours"]:
                     return None
                 ((epoch,),) = await async_fetch(conn, statements.EPOCH, (self._queue,))
                 return int(epoch)

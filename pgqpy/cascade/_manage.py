@@ -18,7 +18,6 @@ PAUSE = 0.02
 NOTICED = 5.0
 
 
-_HANDS_OVER: LiteralString = "select pg_catalog.to_regclass('pgq_node.handed_over')::text"
 _DELAYED: LiteralString = """
     select coalesce(pg_catalog.jsonb_agg(h), '[]')::text
       from pgq_node.handed_over h
@@ -114,17 +113,24 @@ def _check_no_cycle(infos: dict[str, NodeInfo], name: str, provider: str) -> Non
         raise CascadeError(
             f"node {name} cannot follow itself", hint="choose another root or branch as provider"
         )
-    path: list[str] = []
-    above: str | None = provider
-    while above is not None and above not in path:
+    path, _ = path_up(infos, provider)
+    if name in path:
+        below = path[: path.index(name)]
+        raise CascadeError(
+            f"node {name} cannot follow {provider}: that would be a cycle,"
+            f" {' <- '.join([name, *below, name])}",
+            hint=f"first have {below[-1]} follow another node",
+        )
+
+
+def path_up(infos: dict[str, NodeInfo], name: str) -> tuple[list[str], str | None]:
+    """Return a node and those above it that can be asked, and what is above the last of them: a
+    node that cannot be asked, one of them if that is a cycle, or None."""
+    path, above = [name], infos[name].provider
+    while above in infos and above not in path:
         path.append(above)
-        if above == name:
-            raise CascadeError(
-                f"node {name} cannot follow {provider}: that would be a cycle,"
-                f" {name} <- {' <- '.join(path)}",
-                hint=f"first have {path[-2]} follow another node",
-            )
-        above = infos[above].provider if above in infos else None
+        above = infos[above].provider
+    return path, above
 
 
 def _move(
@@ -161,10 +167,8 @@ def _move(
 
 def _no_consumer(node: Node, name: str, consumer: str) -> CascadeError:
     """Return the error for a consumer that has no state at a node."""
-    rows = node.rows("select consumer_name from pgq_node.get_consumer_info(%s)", node.queue)
-    known = ", ".join(each["consumer_name"] for each in rows)
     return CascadeError(
-        f"node {name} has no cascaded consumer {consumer}: it has {known}",
+        f"node {name} has no cascaded consumer {consumer}: it has {', '.join(cascaded(node))}",
         hint=f"`pgqpy consumer list {node.queue}` lists all others that read a node's queue;"
         " to move one, register it at its tick: `pgqpy consumer register --tick`",
     )
@@ -200,13 +204,7 @@ def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: f
             f" {name} has tick {tick}",
             hint=f"wait until {provider} has caught up; is its worker running?",
         )
-    kept = above.value(
-        "select t.tick_id from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue"
-        " where q.queue_name = %s and t.tick_id = %s",
-        above.queue,
-        tick,
-    )
-    if kept is None:
+    if above.tick(tick) is None:
         raise CascadeError(
             f"node {provider} does not have tick {tick}, at which {name} is",
             hint="let it copy more from its provider; else drop the node and make it anew",
@@ -215,7 +213,7 @@ def _wait_for_provider(above: Node, provider: str, name: str, tick: int, wait: f
 
 def move_delayed(old: Node, new: Node) -> None:
     """Give a root the delayed events that have left the queue of an old one."""
-    if not (old.value(_HANDS_OVER) and new.value(_HANDS_OVER)):
+    if not (old.is_ours and new.is_ours):
         return
     events = old.value(_DELAYED, old.queue)
     if events != "[]":
@@ -249,10 +247,11 @@ def drop_node(nodes: Nodes, name: str, *, dead: bool = False, force: bool = Fals
     if isinstance(info, NodeInfo):
         node = nodes.node(name)
         _check_parts(node, name)
-        cascaded = _cascaded(node, info.worker)
+        consumers = cascaded(node, but=info.worker)
         if not force:
-            _check_losses(node, info, cascaded)
-        readers = [each for each in cascaded.items() if each[1] in infos]
+            _check_losses(node, info, consumers)
+        providers = {each: state["provider_node"] for each, state in consumers.items()}
+        readers = [each for each in providers.items() if each[1] in infos]
         for consumer, provider in readers:  # which keeps events for it
             nodes.node(provider).rows(_UNREGISTER, nodes.queue, consumer)
         node.call("drop_node", name)
@@ -284,8 +283,8 @@ def _check_readers(nodes: Nodes, name: str, look: dict[str, NodeInfo | str]) -> 
         f"{consumer} of {each.name}"
         for each in infos.values()
         if each.name != name
-        for consumer, provider in _cascaded(nodes.node(each.name), each.worker).items()
-        if provider == name
+        for consumer, state in cascaded(nodes.node(each.name), but=each.worker).items()
+        if state["provider_node"] == name
     ]
     if readers:
         raise CascadeError(
@@ -294,14 +293,11 @@ def _check_readers(nodes: Nodes, name: str, look: dict[str, NodeInfo | str]) -> 
         )
 
 
-def _cascaded(node: Node, worker: str) -> dict[str, str]:
-    """Return the cascaded consumers of a node, and the nodes that they read."""
+def cascaded(node: Node, *, but: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the states of a node's cascaded consumers, by name; ``but`` is the worker, if it is to
+    be left out."""
     rows = node.rows("select * from pgq_node.get_consumer_info(%s)", node.queue)
-    return {
-        each["consumer_name"]: each["provider_node"]
-        for each in rows
-        if each["consumer_name"] != worker
-    }
+    return {each["consumer_name"]: each for each in rows if each["consumer_name"] != but}
 
 
 def _check_parts(node: Node, name: str) -> None:

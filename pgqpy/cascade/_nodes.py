@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Literal, LiteralString, Self, TypeAlias
 
-from psycopg import sql
 from psycopg.rows import dict_row
 
 import pgqpy.dsn
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy.cascade._location import usable
+from pgqpy.cascade._statements import TICK
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import (
     CascadeError,
@@ -50,9 +50,7 @@ _INFO: LiteralString = """
                           order by tick_id desc limit 1) t on true
 """
 _EPOCH: LiteralString = "select * from pgq_node.get_epoch(%s)"
-_IS_OURS: LiteralString = """
-    select pg_catalog.to_regclass('pgq_node.root_epoch') is not null as is_ours
-"""
+_IS_OURS: LiteralString = "select pg_catalog.to_regclass('pgq_node.root_epoch') is not null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +94,25 @@ class Node:
         self.conn = conn
         self.dsn = dsn
 
-    def rows(self, statement: LiteralString | sql.Composed, *arguments: Any) -> list[Any]:
+    def rows(self, statement: LiteralString | bytes, *arguments: Any) -> list[Any]:
         """Run a statement and return its rows, by column."""
-        with (
-            comes_from(self.dsn),
-            translate_errors(),
-            self.conn.cursor(row_factory=dict_row) as cursor,
-        ):
-            return cursor.execute(statement, arguments).fetchall()
+        sent = statement if isinstance(statement, bytes) else statement.encode()
+        with comes_from(self.dsn):
+            return fetch(self.conn, sent, arguments, dict_row)
 
     def value(self, statement: LiteralString, *arguments: Any) -> Any:
         """Return the first column of the first row, or None."""
         return next((next(iter(row.values())) for row in self.rows(statement, *arguments)), None)
 
-    def call(self, function: str, *arguments: Any, allow: tuple[int, ...] = ()) -> dict[str, Any]:
+    def call(
+        self, function: LiteralString, *arguments: Any, allow: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
         """Call a function of pgq_node for this queue, and return its row.
 
         Raises CascadeError if it refuses, unless with one of the codes in ``allow``.
         """
-        given = (self.queue, *arguments)
-        statement = sql.SQL("select * from pgq_node.{}({})").format(
-            sql.Identifier(function), sql.SQL(", ").join([sql.Placeholder()] * len(given))
-        )
-        [row] = self.rows(statement, *given)
+        places = ", %s" * len(arguments)
+        [row] = self.rows(f"select * from pgq_node.{function}(%s{places})", self.queue, *arguments)
         code = row["ret_code"]
         if code is not None and code >= _REFUSED and code not in allow:
             raise CascadeError(f"{where(self.dsn)}: {row['ret_note']}")
@@ -145,6 +139,10 @@ class Node:
     def is_ours(self) -> bool:
         """Whether its pgq_node is pgqpy's, which has epochs and fences."""
         return bool(self.value(_IS_OURS))
+
+    def tick(self, tick: int) -> dict[str, Any] | None:
+        """Return time and event sequence of a tick; None if its queue does not have it."""
+        return next(iter(self.rows(TICK, self.queue, tick)), None)
 
     def locations(self) -> list[Location]:
         rows = self.rows("select * from pgq_node.get_queue_locations(%s)", self.queue)
@@ -186,12 +184,7 @@ class Nodes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -253,7 +246,7 @@ class Nodes:
 
     def infos(self) -> dict[str, NodeInfo]:
         """Return the state of the nodes that can be asked."""
-        return {name: info for name, info in self.look().items() if isinstance(info, NodeInfo)}
+        return asked(self.look())
 
     def _ask(self, name: str) -> NodeInfo | str:
         try:
@@ -269,6 +262,11 @@ class Nodes:
         """The nodes that can be asked, each with its connection."""
         for name in self.infos():
             yield name, self.node(name)
+
+
+def asked(look: dict[str, NodeInfo | str]) -> dict[str, NodeInfo]:
+    """Return what nodes have said, without those that could not be asked."""
+    return {name: info for name, info in look.items() if isinstance(info, NodeInfo)}
 
 
 def open_node(

@@ -38,8 +38,7 @@ class Provider:
 
         Raises TickNotFound if the provider does not have what follows any more.
         """
-        capable = self.database.capable(conn)
-        if not capable["copies"]:
+        if not (self.database.kind(conn))["is_ours"]:
             return self._next_of_pgq(conn, state.consumer, position)
         wanted = self._queue, position, _MOST_TICKS, most_events
         rows = fetch(conn, statements.NEXT_TICKS, wanted)
@@ -66,8 +65,7 @@ class Provider:
         """Move the node's position in the provider's queue."""
         self._untold = None
         self._tell_at = monotonic() + 0.25
-        capable = self.database.capable(conn)
-        if not capable["copies"]:
+        if not (self.database.kind(conn))["is_ours"]:
             self._register(conn, consumer, tick)
             return
         try:
@@ -108,9 +106,9 @@ class Provider:
         if self.checked:
             return
         name = state.provider_node
-        capable = self.database.capable(conn)
+        kind = self.database.kind(conn)
         rows = []
-        if capable["is_node"]:
+        if kind["is_node"]:
             asked = state.node_name, position, self._queue
             rows = fetch(conn, statements.AT_PROVIDER, asked, dict_row)
         if not rows or rows[0]["node_type"] == "leaf":
@@ -132,7 +130,7 @@ class Provider:
                 f" {state.node_name}, and of {time} on its provider {name}",
                 hint="One of them was restored, or was a root of its own: drop and create it.",
             )
-        if epoch is not None and capable["epochs"] and rows[0]["node_type"] == "root":
+        if epoch is not None and kind["is_ours"] and rows[0]["node_type"] == "root":
             ((known,),) = fetch(conn, statements.EPOCH, (self._queue,))
             if known < epoch:
                 raise PgqError(

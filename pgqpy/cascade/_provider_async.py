@@ -35,8 +35,7 @@ class AsyncProvider:
 
         Raises TickNotFound if the provider does not have what follows any more.
         """
-        capable = await self.database.capable(conn)
-        if not capable["copies"]:
+        if not (await self.database.kind(conn))["is_ours"]:
             return await self._next_of_pgq(conn, state.consumer, position)
         wanted = self._queue, position, _MOST_TICKS, most_events
         rows = await async_fetch(conn, statements.NEXT_TICKS, wanted)
@@ -65,8 +64,7 @@ class AsyncProvider:
         """Move the node's position in the provider's queue."""
         self._untold = None
         self._tell_at = monotonic() + 0.25
-        capable = await self.database.capable(conn)
-        if not capable["copies"]:
+        if not (await self.database.kind(conn))["is_ours"]:
             await self._register(conn, consumer, tick)
             return
         try:
@@ -109,9 +107,9 @@ class AsyncProvider:
         if self.checked:
             return
         name = state.provider_node
-        capable = await self.database.capable(conn)
+        kind = await self.database.kind(conn)
         rows = []
-        if capable["is_node"]:
+        if kind["is_node"]:
             asked = state.node_name, position, self._queue
             rows = await async_fetch(conn, statements.AT_PROVIDER, asked, dict_row)
         if not rows or rows[0]["node_type"] == "leaf":
@@ -133,7 +131,7 @@ class AsyncProvider:
                 f" {state.node_name}, and of {time} on its provider {name}",
                 hint="One of them was restored, or was a root of its own: drop and create it.",
             )
-        if epoch is not None and capable["epochs"] and rows[0]["node_type"] == "root":
+        if epoch is not None and kind["is_ours"] and rows[0]["node_type"] == "root":
             ((known,),) = await async_fetch(conn, statements.EPOCH, (self._queue,))
             if known < epoch:
                 raise PgqError(

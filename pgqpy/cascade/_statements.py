@@ -53,10 +53,10 @@ select n.queue_name, n.node_name, n.node_type, s.provider_node, l.node_location,
   left join pgq_node.node_location l
     on l.queue_name = s.queue_name and l.node_name = s.provider_node
 """
-CAPABLE = b"""
-select to_regprocedure('pgq_node.advance_subscriber(text, text, bigint)') is not null as copies,
-       to_regclass('pgq_node.root_epoch') is not null as epochs,
-       to_regclass('pgq_node.node_info') is not null as is_node
+#: PgQ's own nodes have neither ranges of ticks to copy, nor epochs.
+KIND = b"""
+select to_regclass('pgq_node.node_info') is not null as is_node,
+       to_regclass('pgq_node.root_epoch') is not null as is_ours
 """
 EPOCH = b"select coalesce(epoch, 0) as epoch from pgq_node.get_epoch(%s)"
 #: The other nodes of a root that is not fenced, and its own epoch.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pgqpy.cascade._manage import move_delayed
-from pgqpy.cascade._nodes import NodeInfo, Nodes, NodeType
+from pgqpy.cascade._nodes import NodeInfo, Nodes, NodeType, asked
 from pgqpy.dsn import redact
 from pgqpy.errors import PermissionDenied, PgqError
 
@@ -74,10 +74,10 @@ class NodeStatus:
 def status(nodes: Nodes) -> list[NodeStatus]:
     """Return the state of all nodes, each below its provider. Fences old roots."""
     look = nodes.look()
-    rests = fence_old_roots(nodes, look)
+    rests = fence_old_roots(nodes, asked(look))
     if rests:
         look = nodes.look()
-    infos = {name: info for name, info in look.items() if isinstance(info, NodeInfo)}
+    infos = asked(look)
     root = newest_root(infos)
     lags = _lags(nodes, root, infos)
     behind: dict[str, int | None] = {}
@@ -115,12 +115,11 @@ def newest_root(infos: dict[str, NodeInfo]) -> NodeInfo | None:
     return max(roots, key=lambda info: info.epoch, default=None)
 
 
-def fence_old_roots(nodes: Nodes, look: dict[str, NodeInfo | str]) -> dict[str, int | None]:
+def fence_old_roots(nodes: Nodes, infos: dict[str, NodeInfo]) -> dict[str, int | None]:
     """Fence each root that is older than another one; return the rests of all fenced roots.
 
     An old root is one that was dead when another took over. A role that may not fence gets None.
     """
-    infos = {name: info for name, info in look.items() if isinstance(info, NodeInfo)}
     root = newest_root(infos)
     rests: dict[str, int | None] = {}
     for name, info in infos.items():

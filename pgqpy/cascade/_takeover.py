@@ -18,11 +18,13 @@ from pgqpy.cascade._manage import (
     NOTICED,
     change_provider,
     move_delayed,
+    path_up,
     subscribe,
     wait_for,
     wait_for_tick,
 )
 from pgqpy.cascade._nodes import Node, NodeInfo, Nodes
+from pgqpy.cascade._statements import PARTS
 from pgqpy.cascade._status import fence_old_roots, newest_root
 from pgqpy.dsn import redact
 from pgqpy.errors import CascadeError, PgqError
@@ -68,13 +70,6 @@ _LOCKED = "55P03"
 _REST_CAME = 409
 
 _REST = "select count(*) from pgq_node.get_rest_events(%s, %s)"
-
-_PARTS = """
-    select p.queue_name, s.last_tick_id
-      from pgq_node.node_info p
-      join pgq_node.local_state s on s.queue_name = p.queue_name and s.consumer_name = p.worker_name
-     where p.combined_queue = %s
-"""
 
 _TAKE_EVENTS = """
     update pgq.queue q
@@ -123,8 +118,7 @@ def takeover(
     if the branch cannot catch up within ``timeout`` seconds.
     """
     nodes.node(new_root)
-    look = nodes.look()
-    fence_old_roots(nodes, look)
+    fence_old_roots(nodes, nodes.infos())
     infos = nodes.infos()
     new = promotable(infos, new_root)
     root = newest_root(infos)
@@ -186,10 +180,7 @@ def check_restricted(
 
 def _interrupted(infos: dict[str, NodeInfo], new: NodeInfo) -> str:
     """Return the old root of a takeover that was killed between demotion and promotion."""
-    path, above = [new.name], new.provider
-    while above in infos and above not in path:
-        path.append(above)
-        above = infos[above].provider
+    path, above = path_up(infos, new.name)
     if above != new.name:
         raise CascadeError(
             f"the root above {new.name} cannot be asked"
@@ -202,28 +193,20 @@ def _interrupted(infos: dict[str, NodeInfo], new: NodeInfo) -> str:
     return path[-1]
 
 
+@dataclass(slots=True)
 class _Planned:
     """A takeover of a root that works."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        old: str,
-        new: str,
-        timeout: float,
-        max_pause: float,
-        progress: Progress,
-    ) -> None:
-        self.nodes = nodes
-        self.old = old
-        self.new = new
-        self.timeout = timeout
-        self.max_pause = max_pause
-        self.deadline = 0.0
-        self.progress = progress
-        self.last_tick = 0
-        self.moved = False
-        self.paused: timedelta | None = None
+    nodes: Nodes
+    old: str
+    new: str
+    timeout: float
+    max_pause: float
+    progress: Progress
+    deadline: float = 0.0
+    last_tick: int = 0
+    moved: bool = False
+    paused: timedelta | None = None
 
     def take_over(self, *, demoted: bool) -> None:
         nodes, old, new = self.nodes, self.nodes.node(self.old), self.nodes.node(self.new)
@@ -357,7 +340,7 @@ class _Planned:
     def compare_parts(self) -> None:
         """Raise unless the queues that are merged into this one go on where they have stopped."""
         stopped, goes_on = (
-            {each["queue_name"]: each["last_tick_id"] for each in node.rows(_PARTS, node.queue)}
+            {each["queue_name"]: each["last_tick_id"] for each in node.rows(PARTS, node.queue)}
             for node in (self.nodes.node(self.old), self.nodes.node(self.new))
         )
         for part, tick in stopped.items():
@@ -404,10 +387,5 @@ def complete(nodes: Nodes, root: str, progress: Progress) -> None:
 
 
 def tick_time(nodes: Nodes, name: str, tick: int) -> datetime | None:
-    time: datetime | None = nodes.node(name).value(
-        "select t.tick_time from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue"
-        " where q.queue_name = %s and t.tick_id = %s",
-        nodes.queue,
-        tick,
-    )
-    return time
+    found = nodes.node(name).tick(tick)
+    return None if found is None else found["tick_time"]

@@ -178,7 +178,7 @@ class CascadedWorker(Stoppable):
             state = read_state(node, self.queue)
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
-                self._tell(node, statements.UPTODATE)
+                fetch(node, statements.UPTODATE, (self.queue, self._consumer))
                 # It may have changed once more before that.
                 state = read_state(node, self.queue)
             copied = False
@@ -191,8 +191,9 @@ class CascadedWorker(Stoppable):
                 provider = self._go_to_provider(state)
                 with provider.database.connection() as source:
                     copied = self._follow(node, provider, source, state)
+                    self._report(node, provider, source, state)
             if state.cur_error is not None and not copied:
-                self._tell(node, statements.NOTE_ERROR, None)
+                fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
 
     def _follow(
@@ -210,17 +211,16 @@ class CascadedWorker(Stoppable):
             if state.newest < position:
                 self._mend(node, provider, source, state)
             position = max(position, state.newest)
-        capable = self._databases.at(self.dsn).capable(node)
+        kind = self._databases.at(self.dsn).kind(node)
         if not provider.checked:
             epoch = None
-            if capable["epochs"]:
+            if kind["is_ours"]:
                 ((epoch,),) = fetch(node, statements.EPOCH, (self.queue,))
             provider.check(source, state, position, epoch)
         merged = state.combined_queue if state.combined_type == "root" else None
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.
             provider.stand(source, state.consumer, position)
-            self._report(node, provider, source, state)
             return False
         if self._subscription is not None:
             self._subscription.ask()
@@ -232,7 +232,6 @@ class CascadedWorker(Stoppable):
                 raise error
         if not ticks:
             provider.settle(source, state.consumer)
-            self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         news = News(self.queue, dict.fromkeys(state.parts, 0))
@@ -243,8 +242,8 @@ class CascadedWorker(Stoppable):
             if merged is not None:
                 self._merge(node, source, ticks, merged)
             read(source, ticks, news)
-            above = provider.database.capable(source)
-            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            above = provider.database.kind(source)
+            epochs = {"learns": kind["is_ours"], "knows": above["is_ours"]}
             follow_news(node, source, news, **epochs)
             if not copies:
                 mine = self.queue, state.consumer, state.completed
@@ -257,7 +256,6 @@ class CascadedWorker(Stoppable):
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
-        self._report(node, provider, source, state)
         return more or known is None
 
     def _copy(
@@ -386,9 +384,6 @@ class CascadedWorker(Stoppable):
         ((watermark,),) = fetch(node, statements.LOCAL_WATERMARK, (self.queue,))
         if watermark is not None:
             provider.report(source, state.node_name, watermark)
-
-    def _tell(self, node: Connection, statement: bytes, *more: object) -> None:
-        fetch(node, statement, (self.queue, self._consumer, *more))
 
     # --- the provider
 

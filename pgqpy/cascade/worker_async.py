@@ -175,7 +175,7 @@ class AsyncCascadedWorker(AsyncStoppable):
             state = await async_read_state(node, self.queue)
             self._consumer, self._node = state.consumer, state.node_name
             if not state.uptodate:
-                await self._tell(node, statements.UPTODATE)
+                await async_fetch(node, statements.UPTODATE, (self.queue, self._consumer))
                 # It may have changed once more before that.
                 state = await async_read_state(node, self.queue)
             copied = False
@@ -188,8 +188,9 @@ class AsyncCascadedWorker(AsyncStoppable):
                 provider = await self._go_to_provider(state)
                 async with provider.database.connection() as source:
                     copied = await self._follow(node, provider, source, state)
+                    await self._report(node, provider, source, state)
             if state.cur_error is not None and not copied:
-                await self._tell(node, statements.NOTE_ERROR, None)
+                await async_fetch(node, statements.NOTE_ERROR, (self.queue, self._consumer, None))
             return copied
 
     async def _follow(
@@ -207,17 +208,16 @@ class AsyncCascadedWorker(AsyncStoppable):
             if state.newest < position:
                 await self._mend(node, provider, source, state)
             position = max(position, state.newest)
-        capable = await self._databases.at(self.dsn).capable(node)
+        kind = await self._databases.at(self.dsn).kind(node)
         if not provider.checked:
             epoch = None
-            if capable["epochs"]:
+            if kind["is_ours"]:
                 ((epoch,),) = await async_fetch(node, statements.EPOCH, (self.queue,))
             await provider.check(source, state, position, epoch)
         merged = state.combined_queue if state.combined_type == "root" else None
         if state.combined_type == "branch":
             # The worker of the merged queue moves the position, as its root's part was merged.
             await provider.stand(source, state.consumer, position)
-            await self._report(node, provider, source, state)
             return False
         if self._subscription is not None:
             self._subscription.ask()
@@ -229,7 +229,6 @@ class AsyncCascadedWorker(AsyncStoppable):
                 raise error
         if not ticks:
             await provider.settle(source, state.consumer)
-            await self._report(node, provider, source, state)
             return False
         read = partial(self._copy, node) if copies else self._read_controls
         news = News(self.queue, dict.fromkeys(state.parts, 0))
@@ -240,8 +239,8 @@ class AsyncCascadedWorker(AsyncStoppable):
             if merged is not None:
                 await self._merge(node, source, ticks, merged)
             await read(source, ticks, news)
-            above = await provider.database.capable(source)
-            epochs = {"learns": capable["epochs"], "knows": above["epochs"]}
+            above = await provider.database.kind(source)
+            epochs = {"learns": kind["is_ours"], "knows": above["is_ours"]}
             await async_follow_news(node, source, news, **epochs)
             if not copies:
                 mine = self.queue, state.consumer, state.completed
@@ -254,7 +253,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         logger.debug(
             "queue %s copied up to tick %s", self.queue, ticks[-1].id, extra=self.log_fields()
         )
-        await self._report(node, provider, source, state)
         return more or known is None
 
     async def _copy(
@@ -385,9 +383,6 @@ class AsyncCascadedWorker(AsyncStoppable):
         ((watermark,),) = await async_fetch(node, statements.LOCAL_WATERMARK, (self.queue,))
         if watermark is not None:
             await provider.report(source, state.node_name, watermark)
-
-    async def _tell(self, node: AsyncConnection, statement: bytes, *more: object) -> None:
-        await async_fetch(node, statement, (self.queue, self._consumer, *more))
 
     # --- the provider
 

@@ -105,7 +105,6 @@ class _Change:
     ) -> None:
         self.queue: str = new["queue"]
         self._say = say
-        self._is_first = old is None
         self._old = ShardMap.of_file(old) if old is not None else None
         self._new = ShardMap.of_file(new)
         #: The new file, of which versions and ticks are not final before they are known.
@@ -222,7 +221,7 @@ class _Change:
                         f"the database of shard {shard.name!r} is that of shard {name!r} already",
                         hint="A database is one shard of a queue.",
                     )
-                if self._is_first:
+                if self._old is None:
                     raise InvalidShardMap(
                         f"shard {name!r} has version {version} already, but there is no file of a"
                         " map with versions",
@@ -343,11 +342,10 @@ def moves(old: ShardMap, new: ShardMap) -> Iterator[tuple[str, str]]:
         for edge in pair
     }
     keys = {key for each in (old, new) for shard in each.shards.values() for key in shard.keys}
-    for owner in (
+    for before, after in (
         *((old.shard_of_hash(edge), new.shard_of_hash(edge)) for edge in edges - {HASHES}),
         *((old.shard_for(key), new.shard_for(key)) for key in keys),
     ):
-        before, after = owner
         if before.name != after.name:
             yield before.name, after.name
 
@@ -358,16 +356,11 @@ def _merged(new: Document, old: Document) -> Document:
     shards: dict[str, Document] = {}
     for name, shard in new["shards"].items():
         before = old["shards"].get(name, {})
-        shards[name] = dict(shard) | {
-            key: before[key] for key in ("version", "after") if key in before
-        }
+        shards[name] = shard | {key: before[key] for key in ("version", "after") if key in before}
     for name, shard in old["shards"].items():
         if name not in shards:
-            shards[name] = dict(shard) | {"hashes": [], "keys": []}
-    copied = {
-        name: dict(each) | {"after": dict(each.get("after", {}))} for name, each in shards.items()
-    }
-    return {"queue": new["queue"], "shards": copied}
+            shards[name] = shard | {"hashes": [], "keys": []}
+    return {"queue": new["queue"], "shards": shards}
 
 
 def _write(file: Path, document: Document, *, like: Path) -> None:

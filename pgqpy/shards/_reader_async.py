@@ -29,31 +29,15 @@ _REST = 2.0
 
 
 class AsyncReaders(Protocol):
-    """All readers of a process."""
+    """All readers of a process: what they need of an `AsyncShardedConsumer`."""
 
-    def make(self, shard: Shard) -> AsyncConsumer:
-        """Return the consumer of a shard."""
-        ...
-
-    def reader_of(self, name: str) -> AsyncReader | None:
-        """Return the reader of a shard; None if the newest map has no such shard."""
-        ...
-
-    def stale(self) -> None:
-        """Note that the map is too old."""
-
-    def turn(self) -> float:
-        """Return the seconds until a reader may try to claim its shard."""
-        ...
-
-    def may_look(self) -> bool:
-        """Whether it is time to look whether other processes have fewer shards."""
-        ...
-
+    def make(self, shard: Shard) -> AsyncConsumer: ...
+    def reader_of(self, name: str) -> AsyncReader | None: ...
+    def stale(self) -> None: ...
+    def turn(self) -> float: ...
+    def may_look(self) -> bool: ...
     @property
-    def claimed(self) -> int:
-        """The number of shards that are claimed."""
-        ...
+    def claimed(self) -> int: ...
 
 
 class AsyncReader:

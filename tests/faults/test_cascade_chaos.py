@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,6 +35,7 @@ from pgqpy.errors import PgqError
 from pgqpy.event import Event
 from pgqpy.schema import node_sql
 from tests.faults.link import Link, link
+from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_ticker import StartTicker
 from tests.fixtures.forked import Forked
 
@@ -42,9 +43,6 @@ pytestmark = pytest.mark.slow
 
 QUEUE = "q"
 NAMES = "abcde"
-#: Seconds within which all must be well again when the faults have ended.
-PATIENCE = 180.0
-
 TABLES = """
 create table app (data text primary key);
 create table effect (consumer text, data text, at timestamptz default clock_timestamp());
@@ -117,7 +115,6 @@ class Net:
         self.remade: dict[str, Any] = {}
         self._folder = folder
         self._workers: dict[str, Forked] = {}
-        self._lock = threading.Lock()
 
     def dsn(self, name: str) -> str:
         return self.servers[name].dsn
@@ -159,10 +156,8 @@ class Net:
         sleep(random.uniform(0.1, 0.7))
         each.turn("up")
 
-    @contextmanager
-    def nodes(self) -> Iterator[Nodes]:
-        with Nodes(QUEUE, self.dsn(random.choice(NAMES))) as found:
-            yield found
+    def nodes(self) -> Nodes:
+        return Nodes(QUEUE, self.dsn(random.choice(NAMES)))
 
     def change_provider(self) -> None:
         name, other = random.sample(NAMES, 2)
@@ -187,15 +182,15 @@ class Net:
         sleep(random.uniform(0, 0.5))
         self.servers[old].kill()
         self.links[old].turn("up")
-        until(partial(self._tried, lambda nodes: take_over_dead_root(nodes, new), new))
+        wait_until(partial(self._tried, lambda nodes: take_over_dead_root(nodes, new), new))
         sleep(random.uniform(0, 0.5))
         self.servers[old].restart()
-        until(lambda: bool(rows(self, old, FENCED)))
-        until(lambda: not rows(self, old, WRITERS))
+        wait_until(lambda: bool(rows(self, old, FENCED)))
+        wait_until(lambda: not rows(self, old, WRITERS))
         self.rests += [str(data) for (data,) in rows(self, old, REST.format(FENCED))]
-        until(partial(self._tried, lambda nodes: drop_node(nodes, old, force=True), new))
+        wait_until(partial(self._tried, lambda nodes: drop_node(nodes, old, force=True), new))
         make = partial(create_node, QUEUE, old, "branch", self.dsn(old), provider=self.dsn(new))
-        until(partial(self._tried, lambda _: make(location=self.location(old)), new))
+        wait_until(partial(self._tried, lambda _: make(location=self.location(old)), new))
         ((self.remade[old],),) = rows(self, new, "select max(ev_id) from pgq.event_template")
         self.did["lost the root"] += 1
 
@@ -314,7 +309,7 @@ def test_chaos_loses_and_doubles_nothing_and_copies_are_equal(
         root = net.heal()
         # Events after all faults.
         before = [each.done for each in producers]
-        until(lambda: all(p.done > n + 5 for p, n in zip(producers, before, strict=True)))
+        wait_until(lambda: all(p.done > n + 5 for p, n in zip(producers, before, strict=True)))
         net.over = True
         for each in producers:
             each.join()
@@ -323,7 +318,7 @@ def test_chaos_loses_and_doubles_nothing_and_copies_are_equal(
         )
         kept = sorted({*committed} - {*net.rests})
         for name in "cd":
-            until(partial(arrived, net, name, kept))
+            wait_until(partial(arrived, net, name, kept))
     finally:
         net.over = True
         stop.set()
@@ -332,7 +327,7 @@ def test_chaos_loses_and_doubles_nothing_and_copies_are_equal(
     print(f"{len(committed)} events, {len(net.rests)} in rests; {dict(net.did)}")
     newest = rows(net, root, TICKS)[-1]
     for name in NAMES:
-        until(partial(has_tick, net, name, newest))
+        wait_until(partial(has_tick, net, name, newest))
     everything = rows(net, "c", COPY)
     for name in NAMES:
         copy, since = rows(net, name, COPY), net.remade.get(name, 0)
@@ -371,10 +366,3 @@ def arrived(net: Net, name: str, wanted: list[str]) -> bool:
 
 def has_tick(net: Net, name: str, tick: tuple[object, ...]) -> bool:
     return tick in rows(net, name, TICKS)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + PATIENCE
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.05)

@@ -8,19 +8,20 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pgqpy.cascade import CascadedConsumer
+from pgqpy.connection import Connection
 from pgqpy.errors import ConnectionFailed, TickNotFound
+from pgqpy.event import Event
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
 from tests.fixtures.fix_cli import Spawn
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_example import Program, Run
+from tests.fixtures.fix_example import Run
 
 pytestmark = pytest.mark.slow
 
@@ -31,28 +32,22 @@ from pgqpy.cascade import CascadedWorker, _provider, worker
 
 dsn, point = sys.argv[1:]
 
+def dying(function, before, after=None):
+    def call(*arguments, **options):
+        die(before)
+        result = function(*arguments, **options)
+        die(after)
+        return result
+    return call
+
 def die(here):
     if here == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
-finish, follow, copy = _provider.Provider.finish, worker.follow_news, worker.copy_in
-
-def dying_finish(*arguments, **options):
-    die("before finish")
-    finish(*arguments, **options)
-    die("after finish")
-
-def dying_news(*arguments, **options):
-    die("copied")
-    return follow(*arguments, **options)
-
-def dying_copy(*arguments):
-    die("ticks stored")
-    return copy(*arguments)
-
-_provider.Provider.finish = dying_finish
-worker.follow_news = dying_news
-worker.copy_in = dying_copy
+Provider = _provider.Provider
+Provider.finish = dying(Provider.finish, "before finish", "after finish")
+worker.follow_news = dying(worker.follow_news, "copied")
+worker.copy_in = dying(worker.copy_in, "ticks stored")
 CascadedWorker(dsn, queue="q").run(until_empty=True)
 """
 POINTS = ["ticks stored", "copied", "before finish", "after finish"]
@@ -78,32 +73,18 @@ def test_a_worker_killed_at_each_point_copies_nothing_twice(
 
 
 class Seen(CascadedConsumer):
-    """Registers and moves the consumer; another process runs."""
-
-    queue = "q"
-    consumer = "seen"
-
-
-CONSUMER = """
-import sys
-from pgqpy.cascade import CascadedConsumer
-
-class Seen(CascadedConsumer):
     queue = "q"
     consumer = "seen"
     poll_interval = 0.1
     reconnect_cap = backoff_cap = 0.2
 
-    def process_remote_event(self, target, event):
+    def process_remote_event(self, target: Connection, event: Event) -> None:
         if event.type == "test":
             target.execute("insert into seen values (%s)", [event.data])
 
-Seen(sys.argv[1]).run()
-"""
-
 
 def test_kills_cuts_and_moves_for_a_while_lose_and_double_nothing(
-    add_node: AddNode, tmp_path: Path, spawn: Spawn, run_python: Run
+    add_node: AddNode, tmp_path: Path, spawn: Spawn
 ) -> None:
     root = add_node("root")
     one = add_node("one", root)
@@ -121,11 +102,12 @@ def test_kills_cuts_and_moves_for_a_while_lose_and_double_nothing(
     )
     chance = random.Random(20)
     quiet = subprocess.DEVNULL
-    start: dict[str, Callable[[], subprocess.Popen[str] | Program]] = {
-        "cascade": lambda: spawn("run", "cascade", str(config), stdout=quiet, stderr=quiet),
-        "consumer": lambda: run_python(CONSUMER, target.dsn),
-    }
-    running = {name: begin() for name, begin in start.items()}
+    commands = {"cascade": [str(config)], f"{__name__}:Seen": ["--dsn", target.dsn]}
+
+    def start(name: str) -> subprocess.Popen[str]:
+        return spawn("run", name, *commands[name], stdout=quiet, stderr=quiet)
+
+    running = {name: start(name) for name in commands}
     number = 0
     end = time.monotonic() + 12
     while time.monotonic() < end:
@@ -135,31 +117,23 @@ def test_kills_cuts_and_moves_for_a_while_lose_and_double_nothing(
         ops.tick(root.conn, "q")
         match chance.randrange(6):
             case 0 | 1:
-                name = chance.choice(list(start))
+                name = chance.choice([*commands])
                 running[name].kill()
-                running[name] = start[name]()
+                running[name] = start(name)
             case 2:
-                cut(chance.choice(nodes))
+                chance.choice(nodes).cut()
             case 3:
                 move(target, chance.choice(["root", "one", "two"]))
             case _:
                 time.sleep(chance.random() / 2)
     tick = ops.tick(root.conn, "q")
     for node in nodes[1:]:
-        wait_until(lambda node=node: node.state["last_tick_id"] >= tick)  # type: ignore[misc]
+        node.has(tick)
     wait_until(lambda: ops.value(target.conn, "select count(*) from seen") >= number)
     seen = [row[0] for row in target.conn.execute("select data from seen").fetchall()]
     assert seen == [str(each) for each in range(1, number + 1)]
     for node in nodes[1:]:
         assert node.batches() == root.batches()
-
-
-def cut(node: Node) -> None:
-    """End the sessions of workers and consumers in the database of a node."""
-    node.conn.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
-        " where application_name like 'pgqpy%' and datname = current_database()"
-    )
 
 
 def move(target: Node, provider: str) -> None:

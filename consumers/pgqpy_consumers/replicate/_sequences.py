@@ -99,14 +99,12 @@ def carry_over(source: pgqpy.Connection, state: State, ahead: int) -> None:
     """Set each so that the next ``ahead`` values of the source's stay behind it. A sequence is left
     alone while half of that distance is left: nothing is written for an unused sequence."""
     for each in sequences(state):
-        found = position(source, each.source)
-        there = position(state.conn, each.target)
-        if found is None or there is None:
-            continue
         limits = source.execute(_LIMITS, each.source).fetchone()
-        if limits is None:
+        there = position(state.conn, each.target)
+        if limits is None or there is None:
             continue
         increment, least, most = limits
+        found = last_value(source, each.source)
         far_enough = found + increment * (ahead // 2)
         if (there - far_enough) * increment < 0 or (ahead == 0 and there != found):
             new = min(max(found + increment * ahead, least), most)

@@ -18,13 +18,8 @@ from pgqpy.errors import PgqError
 LOCK = 0x70677172
 """In pg_locks: classid 1885827442 (the letters pgqr), objsubid 2; objid is a hash of the names."""
 
-ADDED, COPYING, CATCHING_UP, IN_STEP, FAILED = (
-    "added",
-    "copying",
-    "catching_up",
-    "in_step",
-    "failed",
-)
+ADDED, COPYING, CATCHING_UP = "added", "copying", "catching_up"
+IN_STEP, FAILED = "in_step", "failed"
 
 
 class ReplicaError(PgqError):
@@ -163,31 +158,23 @@ class State:
             return cursor.execute(f"{_COLUMNS} where {condition}", values).fetchall()
 
     def add(
-        self, source: tuple[str, str], target: tuple[str, str], columns: Sequence[str] | None
-    ) -> int:
-        """Add a table, to be copied. Raises ReplicaError."""
+        self,
+        source: tuple[str, str],
+        target: tuple[str, str],
+        columns: Sequence[str] | None,
+        *,
+        state: str = ADDED,
+    ) -> int | None:
+        """Add a table, to be copied unless it is in step; returns its id, or None if it is there
+        already."""
         row = self.conn.execute(
             "insert into pgq_ext.replica_table (rpt_queue, rpt_consumer, rpt_source_schema,"
-            " rpt_source_table, rpt_target_schema, rpt_target_table, rpt_columns)"
-            " values (%s, %s, %s, %s, %s, %s, %s) on conflict do nothing returning rpt_id",
-            [*self.names, *source, *target, columns],
-        ).fetchone()
-        if row is None:
-            raise ReplicaError(
-                f"table {'.'.join(source)} is replicated already",
-                hint="`pgqpy replicate list` shows how; remove it first to change that.",
-            )
-        return int(row[0])
-
-    def add_copied(self, other: Replica) -> None:
-        """Add another replication's table the other way round; the copy is there."""
-        self.conn.execute(
-            "insert into pgq_ext.replica_table (rpt_queue, rpt_consumer, rpt_source_schema,"
             " rpt_source_table, rpt_target_schema, rpt_target_table, rpt_columns, rpt_state,"
-            " rpt_copied) values (%s, %s, %s, %s, %s, %s, %s, 'in_step', true)"
-            " on conflict do nothing",
-            [*self.names, *other.target, *other.source, other.columns],
-        )
+            " rpt_copied) values (%s, %s, %s, %s, %s, %s, %s, %s, %s) on conflict do nothing"
+            " returning rpt_id",
+            [*self.names, *source, *target, columns, state, state == IN_STEP],
+        ).fetchone()
+        return None if row is None else row[0]
 
     def progress(self) -> int | None:
         """The tick that has been applied."""
@@ -205,11 +192,11 @@ class State:
 
     def claim(self, replica: Replica) -> bool:
         """Claim a table to copy, until the session ends; False if it is claimed already."""
-        row = self.conn.execute(
+        [(claimed,)] = self.conn.execute(
             "select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))",
             [LOCK, _claim(replica)],
-        ).fetchone()
-        return row is not None and bool(row[0])
+        )
+        return bool(claimed)
 
     def interrupt_copy(self, replica: Replica) -> None:
         """Cancel the query of the session that claimed the table, and wait until it has ended."""

@@ -300,10 +300,7 @@ class _Pair:
 def _differences(right: dict[str, int], there: dict[str, int]) -> list[Difference]:
     differences = []
     for key in sorted(right.keys() | there.keys()):
-        if key not in there:
-            differences.append(Difference(key, MISSING))
-        elif key not in right:
-            differences.append(Difference(key, EXTRA))
-        elif right[key] != there[key]:
-            differences.append(Difference(key, DIFFERENT))
+        if right.get(key) != there.get(key):
+            kind = MISSING if key not in there else EXTRA if key not in right else DIFFERENT
+            differences.append(Difference(key, kind))
     return differences

@@ -77,6 +77,11 @@ class Manager:
             self._capture(relation, key, None if columns is None else list(wanted))
         with comes_from(self._target_dsn), self.state.conn.transaction():
             id_ = self.state.add(relation.names, names, None if columns is None else list(wanted))
+            if id_ is None:
+                raise ReplicaError(
+                    f"table {'.'.join(relation.names)} is replicated already",
+                    hint="`pgqpy replicate list` shows how; remove it first to change that.",
+                )
             self._add_owned_sequences(relation, names, wanted, id_)
         return relation
 
@@ -176,7 +181,7 @@ class Manager:
         back = State(source, queue, consumer)
         with source.transaction():
             for each in tables:
-                back.add_copied(each)
+                back.add(each.target, each.source, each.columns, state=IN_STEP)
             for sequence in found:
                 sequences.add(back, sequence.target, sequence.source)
             source.execute("select pgq_ext.set_last_tick(%s, %s, %s)", [consumer, queue, tick])
@@ -220,14 +225,11 @@ class Manager:
         """The reason why no changes arrive, if the source shows one."""
         try:
             relation = catalog.by_names(self._source, replica.source)
+            if catalog.is_branch(self._source, self._queue):
+                catalog.check_replicated(self._source, self._queue, relation, ())
+                return None
         except ReplicaError as error:
             return error.message
-        if catalog.is_branch(self._source, self._queue):
-            try:
-                catalog.check_replicated(self._source, self._queue, relation, ())
-            except ReplicaError as error:
-                return error.message
-            return None
         captured = self._source.execute(
             "select from pgq.capture_info(%s::oid::regclass) where queue_name = %s and enabled",
             [relation.oid, self._queue],
@@ -236,15 +238,10 @@ class Manager:
 
     def _names(self, name: str) -> tuple[str, str]:
         """Schema and name; for a missing table, as they are written."""
-        row = self._source.execute(
-            "select n.nspname, c.relname from pg_catalog.pg_class c"
-            " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
-            " where c.oid = pg_catalog.to_regclass(%s)",
-            [name],
-        ).fetchone()
-        if row is not None:
-            return row[0], row[1]
-        return _parse(self._source, name)
+        try:
+            return catalog.find(self._source, name).names
+        except ReplicaError:
+            return _parse(self._source, name)
 
     def _capture(
         self, relation: Relation, key: Sequence[str], columns: Sequence[str] | None

@@ -38,17 +38,6 @@ def add_queue(nodes: list[Node], queue: str) -> None:
         provider = node
 
 
-def last_tick(node: Node, queue: str) -> int:
-    tick: int = ops.value(
-        node.conn, "select last_tick_id from pgq_node.local_state where queue_name = %s", queue
-    )
-    return tick
-
-
-def has(node: Node, queue: str, tick: int) -> None:
-    wait_until(lambda: last_tick(node, queue) == tick)
-
-
 def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
     nodes: list[Node], config: Path, spawn: Spawn
 ) -> None:
@@ -57,10 +46,10 @@ def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
         add_queue(nodes, queue)
     process = spawn("run", "cascade", str(config))
     for queue in QUEUES[:-1]:
-        has(below, queue, ops.insert_ticked(root.conn, queue, "x"))
+        below.has(ops.insert_ticked(root.conn, queue, "x"), queue)
     add_queue(nodes, QUEUES[-1])
     for queue in QUEUES:
-        has(below, queue, ops.insert_ticked(root.conn, queue, "x"))
+        below.has(ops.insert_ticked(root.conn, queue, "x"), queue)
     # One connection for each database listens, and few work.
     users = "select count(*), count(*) filter (where application_name = 'pgqpy listen') from"
     for node in (root, branch):
@@ -81,10 +70,10 @@ def test_a_process_keeps_all_nodes_of_many_queues_also_of_those_that_come_later(
             branch.conn, "select cur_error from pgq_node.local_state where queue_name = 'q3'"
         )
     )
-    has(below, "q4", ops.insert_ticked(root.conn, "q4", "x"))
+    below.has(ops.insert_ticked(root.conn, "q4", "x"), "q4")
     # A dropped node is left, and the others go on.
     below.conn.execute("select pgq_node.drop_node('q4', 'below')")
-    has(below, "q5", ops.insert_ticked(root.conn, "q5", "x"))
+    below.has(ops.insert_ticked(root.conn, "q5", "x"), "q5")
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
 
@@ -107,13 +96,10 @@ def test_a_lost_database_is_retried_and_lines_of_the_log_name_queue_and_node(
 ) -> None:
     root, branch, below = nodes
     process = spawn("run", "cascade", str(config), "--log-format", "json")
-    has(below, "q", ops.insert_ticked(root.conn, "q", "x"))
+    below.has(ops.insert_ticked(root.conn, "q", "x"), "q")
     for node in nodes:
-        node.conn.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name like 'pgqpy%' and datname = current_database()"
-        )
-    has(below, "q", ops.insert_ticked(root.conn, "q", "y"))
+        node.cut()
+    below.has(ops.insert_ticked(root.conn, "q", "y"), "q")
     assert branch.batches() == root.batches()
     process.send_signal(signal.SIGTERM)
     lines = [json.loads(line) for line in process.communicate(timeout=PATIENCE)[1].splitlines()]

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 from typing import Any
 
 import pytest
 
 import pgqpy
 from pgqpy import Event, errors
-from pgqpy._runtime.fetch import fetch
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer, Nodes, drop_node
 from pgqpy.cascade import _nodes as cascade_nodes
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade import consumer as moved
-from pgqpy.cascade._node import read_state
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.fix_cascade import AddNode, Before, Node
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connection
 
@@ -47,6 +43,12 @@ def effects(conn: Connection) -> list[str]:
     return [row[0] for row in conn.execute("select data from seen order by id").fetchall()]
 
 
+def keepers(nodes: list[Node]) -> list[int]:
+    """Return for each node whether it keeps events for the consumer."""
+    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
+    return [ops.value(node.conn, keeps) for node in nodes]
+
+
 @pytest.fixture
 def nodes(add_node: AddNode) -> Iterator[list[Node]]:
     """A root and two branches, and the effects on the second one; their workers run."""
@@ -71,87 +73,58 @@ def test_a_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> No
             tick = ops.insert_ticked(root.conn, "q", str(number))
             if number % 10 == 5:
                 for node in (one, two):
-                    wait_until(lambda: node.state["last_tick_id"] == tick)  # noqa: B023
+                    node.has(tick)
                 Seen(two.dsn).move(["one", "two", "root"][number // 10])
         wait_until(lambda: len(effects(two.conn)) == 30)
     assert effects(two.conn) == [str(number) for number in range(30)]
     # Only its provider keeps events for it.
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
+    assert keepers(nodes) == [1, 0, 0]
     assert consumer.unregister()
-    assert [ops.value(node.conn, keeps) for node in nodes] == [0, 0, 0]
+    assert keepers(nodes) == [0, 0, 0]
 
 
 def test_a_consumer_that_is_moved_while_it_begins_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, one, two = nodes
-    tick = ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: one.state["last_tick_id"] == tick)
+    one.has(ops.insert_ticked(root.conn, "q", "x"))
     consumer = Seen(two.dsn, provider="one")
     consumer.register()
     ops.value(one.conn, "select pgq.unregister_consumer('q', 'seen')")
-    reads = count(1)
-
-    def read_and_move(*names: Any) -> Any:
-        state = read_state(*names)
-        # It knows its provider, and looks for its position there.
-        if next(reads) == 2:
-            Seen(two.dsn).move("root")
-        return state
-
-    monkeypatch.setattr(moved, "read_state", read_and_move)
+    # It knows its provider, and looks for its position there.
+    before(statements.POSITION, lambda: Seen(two.dsn).move("root"))
     consumer.run(until_empty=True)
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    assert [ops.value(node.conn, keeps) for node in nodes] == [1, 0, 0]
-    tick = ops.insert_ticked(root.conn, "q", "y")
+    assert keepers(nodes) == [1, 0, 0]
+    ops.insert_ticked(root.conn, "q", "y")
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["y"]
 
 
-def before(statement: bytes, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something once, when a consumer is about to send a statement."""
-
-    def act_first(conn: Any, sent: Any, *more: Any) -> Any:
-        if sent is statement:
-            monkeypatch.setattr(moved, "fetch", fetch)
-            act()
-        return fetch(conn, sent, *more)
-
-    monkeypatch.setattr(moved, "fetch", act_first)
-
-
-def keepers(nodes: list[Node]) -> list[int]:
-    """Return for each node whether it keeps events for the consumer."""
-    keeps = "select count(*) from pgq.get_consumer_info('q', 'seen')"
-    return [ops.value(node.conn, keeps) for node in nodes]
-
-
 def test_a_consumer_that_is_unregistered_while_it_begins_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, _, two = nodes
     consumer = Seen(two.dsn, provider="root")
     consumer.run(until_empty=True)
     ops.value(root.conn, "select pgq.unregister_consumer('q', 'seen')")
-    before(statements.REGISTER_AT, Seen(two.dsn).unregister, monkeypatch)
+    before(statements.REGISTER_AT, Seen(two.dsn).unregister)
     consumer.run(until_empty=True)
     assert keepers(nodes) == [0, 0, 0]
 
 
 def test_a_consumer_that_begins_while_it_is_unregistered_leaves_no_position(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     _, _, two = nodes
     consumer = Seen(two.dsn, provider="root")
     consumer.run(until_empty=True)
-    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True), monkeypatch)
+    before(statements.UNREGISTER, lambda: consumer.run(until_empty=True))
     assert Seen(two.dsn).unregister()
     assert keepers(nodes) == [0, 0, 0]
 
 
 def test_of_two_processes_that_register_the_slower_one_moves_nothing(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     root, _, two = nodes
 
@@ -161,7 +134,7 @@ def test_of_two_processes_that_register_the_slower_one_moves_nothing(
         ops.insert_ticked(root.conn, "q", "x")
         consumer.run(until_empty=True)
 
-    before(statements.REGISTER, register_and_go_on, monkeypatch)
+    before(statements.REGISTER, register_and_go_on)
     slower = Seen(two.dsn, provider="one")
     assert not slower.register()
     slower.run(until_empty=True)
@@ -185,7 +158,7 @@ def test_of_two_processes_only_one_applies_a_batch(nodes: list[Node]) -> None:
 
 
 def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
-    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], before: Before
 ) -> None:
     _, one, two = nodes
     consumer = Seen(two.dsn, provider="two")
@@ -198,7 +171,7 @@ def test_of_two_moves_at_once_the_later_one_counts_and_no_position_is_left(
             calls.append(pool.submit(Seen(two.dsn).move, "root"))
             wait_until(lambda: calls[0].done() or ops.value(one.conn, waits))
 
-        before(statements.CHANGE_PROVIDER, move_too, monkeypatch)
+        before(statements.CHANGE_PROVIDER, move_too)
         consumer.move("one")
         calls[0].result()
     assert keepers(nodes) == [1, 0, 0]
@@ -256,8 +229,7 @@ def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_
     root, one, two = nodes
     consumer = Seen(two.dsn)
     consumer.register()
-    tick = ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: one.state["last_tick_id"] == tick)
+    one.has(ops.insert_ticked(root.conn, "q", "x"))
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -267,8 +239,7 @@ def test_a_consumer_that_was_killed_between_its_commit_and_the_end_of_the_batch_
         with pytest.raises(KeyboardInterrupt):
             consumer.run(until_empty=True)
     consumer.move("one")
-    ops.insert_ticked(root.conn, "q", "y")
-    wait_until(lambda: one.state["last_tick_id"] > tick)
+    one.has(ops.insert_ticked(root.conn, "q", "y"))
     consumer.run(until_empty=True)
     assert effects(two.conn) == ["x", "y"]
 
@@ -278,8 +249,7 @@ def test_an_asyncio_consumer_pauses_notes_its_error_and_registers_at_a_tick(
 ) -> None:
     root, _, two = nodes
     tick = ops.insert_ticked(root.conn, "q", "old")
-    ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: two.state["last_tick_id"] > tick)
+    two.has(ops.insert_ticked(root.conn, "q", "x"))
     consumer = AsyncSeen(two.dsn, provider="two")
 
     def noted() -> str | None:
@@ -340,20 +310,25 @@ class Grouped(pgqpy.GroupConsumer):
     process_event = Plain.process_event
 
 
-def test_an_ordinary_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+def go_on(before: pgqpy.Consumer, after: pgqpy.Consumer, nodes: list[Node]) -> None:
+    """Read "a" and "b" at the root, and "c" at another node."""
     root, one, _ = nodes
-    before, after = Plain(root.dsn), Plain(one.dsn)
-    before.seen = after.seen = []
     before.register()
-    for data in "abc":
+    for data in "ab":
         ops.insert_ticked(root.conn, "q", data)
     before.run(until_empty=True)
-    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'plain')")
-    last = ops.insert_ticked(root.conn, "q", "d")
-    wait_until(lambda: one.state["last_tick_id"] == last)
+    position = "select last_tick from pgq.get_consumer_info('q', %s)"
+    tick = ops.value(root.conn, position, before.consumer)
+    one.has(ops.insert_ticked(root.conn, "q", "c"))
     after.register(at_tick=tick)
     after.run(until_empty=True)
-    assert after.seen == list("abcd")
+
+
+def test_an_ordinary_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
+    before, after = Plain(nodes[0].dsn), Plain(nodes[1].dsn)
+    before.seen = after.seen = []
+    go_on(before, after, nodes)
+    assert after.seen == list("abc")
 
 
 def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: list[Node]) -> None:
@@ -368,8 +343,7 @@ def test_a_group_goes_on_at_the_tick_of_each_partition_on_another_node(nodes: li
     ).fetchall()
     ticks = {tick for _, tick in partitions}
     assert len(ticks) == 2
-    last = ops.insert_ticked(root.conn, "q", "i")
-    wait_until(lambda: one.state["last_tick_id"] == last)
+    one.has(ops.insert_ticked(root.conn, "q", "i"))
     after.register(at_tick=min(ticks))
     for place in partitions:
         one.conn.execute("select pgq.register_consumer_at('q', %s, %s)", place)
@@ -389,14 +363,6 @@ class Remote(pgqpy.RemoteConsumer):
 
 def test_a_remote_consumer_goes_on_at_its_tick_on_another_node(nodes: list[Node]) -> None:
     root, one, two = nodes
-    before = Remote(root.dsn, target_dsn=two.dsn)
-    before.register()
-    ops.insert_ticked(root.conn, "q", "a")
-    before.run(until_empty=True)
-    tick = ops.value(root.conn, "select last_tick from pgq.get_consumer_info('q', 'seen')")
-    last = ops.insert_ticked(root.conn, "q", "b")
-    wait_until(lambda: one.state["last_tick_id"] == last)
-    after = Remote(one.dsn, target_dsn=two.dsn)
-    after.register(at_tick=tick)
-    after.run(until_empty=True)
-    assert effects(two.conn) == ["a", "b"]
+    before, after = (Remote(each.dsn, target_dsn=two.dsn) for each in (root, one))
+    go_on(before, after, nodes)
+    assert effects(two.conn) == list("abc")

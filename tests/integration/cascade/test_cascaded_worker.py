@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
 
 from pgqpy import Connection, Event, errors
 from pgqpy._runtime.listener import Subscription
-from pgqpy.cascade import CascadedConsumer, CascadedWorker, Nodes, _node, _provider, worker
+from pgqpy.cascade import CascadedConsumer, CascadedWorker, Nodes, _provider, change_provider
+from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._provider import Provider
-from pgqpy.cascade._statements import NodeState
 from pgqpy.errors import PgqError
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cascade import AddNode, Node, locate
+from tests.fixtures.fix_cascade import AddNode, Before, Node, locate
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect
 
@@ -270,34 +269,16 @@ def chain(root: Node, branch: Node, add_node: AddNode) -> Iterator[list[Node]]:
         yield nodes
 
 
-def move(node: Node, provider: Node, old: Node) -> None:
-    """Change the provider of a node whose worker runs."""
-    wait_until(lambda: node.state["last_tick_id"] > 1)
-    at = node.state["last_tick_id"]
-    wait_until(lambda: provider.name == "root" or provider.state["last_tick_id"] >= at)
-    provider.conn.execute(
-        "select pgq_node.register_subscriber('q', %s, %s, %s)",
-        [node.name, f"{node.name}_worker", at],
-    )
-    node.conn.execute(
-        "select pgq_node.change_consumer_provider('q', %s, %s)",
-        [f"{node.name}_worker", provider.name],
-    )
-    wait_until(lambda: node.state["uptodate"])
-    old.conn.execute("select pgq_node.unregister_subscriber('q', %s)", [node.name])
-
-
 def test_a_branch_goes_on_at_another_provider_while_it_runs(chain: list[Node]) -> None:
-    root, first, second, _ = chain
-    move(second, first, root)
+    root, _, second, _ = chain
+    providers = {0: "branch", 10: "root", 20: "branch"}
     for number in range(30):
         tick = ops.insert_ticked(root.conn, "q", str(number))
-        if number == 10:
-            move(second, root, first)
-        if number == 20:
-            move(second, first, root)
+        if number in providers:
+            with Nodes("q", root.dsn) as nodes:
+                assert change_provider(nodes, "second", providers[number])
     for node in chain[1:]:
-        wait_until(lambda node=node: node.state["last_tick_id"] == tick)  # type: ignore[misc]
+        node.has(tick)
     assert second.batches() == root.batches()
 
 
@@ -307,7 +288,7 @@ def test_a_paused_worker_waits_and_an_error_is_noted_until_it_is_over(chain: lis
     wait_until(lambda: leaf.state["uptodate"])
     before = leaf.state["last_tick_id"]
     tick = ops.insert_ticked(root.conn, "q", "x")
-    wait_until(lambda: branch.state["last_tick_id"] == tick)
+    branch.has(tick)
     assert leaf.state["last_tick_id"] == before
     leaf.conn.execute("select pgq_node.register_location('q', 'branch', 'dbname=none', false)")
     leaf.conn.execute("select pgq_node.set_consumer_paused('q', 'leaf_worker', false)")
@@ -358,25 +339,17 @@ def test_a_node_that_moves_on_while_it_is_unsubscribed_leaves_no_position(
 
 
 def test_a_worker_that_is_paused_while_it_looks_copies_nothing_once_it_has_noticed(
-    root: Node, branch: Node, monkeypatch: pytest.MonkeyPatch
+    root: Node, branch: Node, before: Before
 ) -> None:
     branch.catch_up()
-    before = branch.ticks()
+    ticks = branch.ticks()
     set_paused = "select pgq_node.set_consumer_paused('q', 'branch_worker', %s)"
     branch.conn.execute("select pgq_node.set_consumer_uptodate('q', 'branch_worker', false)")
-    read_state = _node.read_state
-
-    def read_and_pause(*names: Any) -> NodeState:
-        state = read_state(*names)
-        monkeypatch.setattr(worker, "read_state", read_state)
-        branch.conn.execute(set_paused, [True])
-        return state
-
-    monkeypatch.setattr(worker, "read_state", read_and_pause)
+    before(statements.UPTODATE, lambda: branch.conn.execute(set_paused, [True]))
     ops.insert_ticked(root.conn, "q", "x")
     branch.worker.run_once()
     assert branch.state["uptodate"]
-    assert branch.ticks() == before
+    assert branch.ticks() == ticks
     branch.conn.execute(set_paused, [False])
     branch.catch_up()
     assert branch.ticks() == root.ticks()

@@ -18,9 +18,8 @@ PARTS = ("p1", "p2")
 @pytest.fixture
 def nodes(add_node: AddNode) -> list[Node]:
     """The root of the parts, and two nodes in which they are merged into "q"."""
-    source, first, second = add_node("source"), add_node("first"), add_node("second")
-    second.conn.execute("select pgq_node.drop_node('q', 'second')")
-    join_node(second, first, "branch", [first, second])
+    source, first = add_node("source"), add_node("first")
+    second = add_node("second", first)
     for part in PARTS:
         join_node(source, None, "root", [source], part)
         for node in (first, second):
@@ -33,13 +32,6 @@ def merge(node: Node) -> None:
         CascadedWorker(node.dsn, queue=part).run(until_empty=True)
 
 
-def position(node: Node, part: str) -> int:
-    tick: int = ops.value(
-        node.conn, "select last_tick_id from pgq_node.local_state where queue_name = %s", part
-    )
-    return tick
-
-
 def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     nodes: list[Node],
 ) -> None:
@@ -49,7 +41,7 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     for number in range(4):
         ticks = {part: ops.insert_ticked(source.conn, part, f"{part} {number}") for part in PARTS}
         merge(first)
-    assert all(position(first, part) == tick for part, tick in ticks.items())
+    assert all(first.state_of(part)["last_tick_id"] == tick for part, tick in ticks.items())
     # A producer can forge such a mark.
     for forged in ("999999", "1", "x"):
         mark = "pgq.tick-id", forged, "p1"
@@ -58,7 +50,7 @@ def test_parts_are_merged_whole_and_in_order_and_go_on_at_the_other_node(
     second.catch_up()
     # The marks in the events have moved the parts of the other node, which merges nothing itself.
     merge(second)
-    assert all(position(second, part) == tick for part, tick in ticks.items())
+    assert all(second.state_of(part)["last_tick_id"] == tick for part, tick in ticks.items())
     second.conn.execute("select pgq_node.promote_branch('q')")
     for part in PARTS:
         insert = "select pgq.insert_event(%s, null, %s)"
@@ -108,11 +100,11 @@ def test_a_leaf_skips_nothing_while_the_queue_that_it_is_merged_into_is_no_node(
     with Nodes("q", second.dsn) as found, pytest.raises(CascadeError, match="p1, p2"):
         drop_node(found, "second", force=True)
     second.conn.execute("select pgq_node.drop_node('q', 'second')")
-    before = position(second, "p1")
+    before = second.state_of("p1")["last_tick_id"]
     ops.insert_ticked(source.conn, "p1", "kept")
     with pytest.raises(PgqError, match="no node"):
         merge(second)
-    assert position(second, "p1") == before
+    assert second.state_of("p1")["last_tick_id"] == before
 
 
 def test_of_two_workers_of_a_node_one_goes_on(

@@ -12,6 +12,7 @@ from pgqpy.cascade import (
     CascadedConsumer,
     Node,
     Nodes,
+    NodeType,
     change_provider,
     create_node,
     drop_node,
@@ -88,8 +89,7 @@ def test_the_command_line_makes_a_tree_shows_it_and_takes_it_apart(
     assert run("resume", "b", "--dsn", a) == "resumed node b\n"
     paused, *meaning = run("pause", "a", "--dsn", a).splitlines()
     assert (paused, len(meaning)) == ("paused node a", 1)
-    tree.insert("a", "z")
-    tree.follows("b", "a")
+    tree.insert("a", "z", to="b")
     assert run("resume", "a", "--dsn", a) == "resumed node a\n"
     tree.follows("d", "a")
 
@@ -120,8 +120,7 @@ def test_the_tree_shows_what_a_worker_failed_at_in_short(tree: Tree, cli: Cli) -
 def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     dsn = tree.database("c")
     call, left = Node.call, 0
 
@@ -146,16 +145,14 @@ def test_a_node_whose_making_was_killed_anywhere_can_be_made_again(
         assert [each.problem for each in status(nodes)] == [None] * 3
     ops.register(tree.conns["c"], QUEUE, "reader")
     tree.work()
-    tree.insert("a", "x")
-    tree.follows("c", "a")
+    tree.insert("a", "x", to="c")
     assert tree.read("c") == ["x"]
 
 
 def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_dropped(
     tree: Tree,
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.node("d", "leaf", "b")
     tree.die("d")
     with tree.open("a") as nodes:
@@ -177,12 +174,10 @@ def test_what_cannot_be_asked_is_shown_and_a_dead_leaf_lets_rotation_go_on_when_
 def test_a_node_that_was_dropped_as_dead_and_is_back_copies_nothing_until_it_is_repaired(
     tree: Tree, run: Callable[..., str], cli: Cli
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.node("d", "leaf", "b")
     tree.work()
-    tree.insert("a", "x")
-    tree.follows("d", "a")
+    tree.insert("a", "x", to="d")
     tree.die("b")
     with tree.open("a") as nodes:
         change_provider(nodes, "d", "a")
@@ -227,8 +222,7 @@ def test_a_node_with_cascaded_consumers_or_that_others_read_is_not_dropped_unsai
     there = ("--dsn", tree.dsns["a"])
     assert "node d has consumers: totals" in cli.fails("node", "drop", QUEUE, "d", *there)
     tree.work("a", "b", "d")
-    tree.insert("a", "x")
-    tree.follows("b", "a")
+    tree.insert("a", "x", to="b")
     run("change-provider", "d", "b", "--consumer", "totals", *there)
     said = cli.fails("node", "drop", QUEUE, "b", "--force", *there)
     assert "consumers of other nodes read node b: totals of d" in said
@@ -238,153 +232,104 @@ def test_a_node_with_cascaded_consumers_or_that_others_read_is_not_dropped_unsai
     assert ops.value(tree.conns["b"], kept, QUEUE) == 0
 
 
-REFUSED: dict[str, tuple[Callable[[Tree, Nodes], object], str]] = {
-    "the same node name twice": (
-        lambda tree, nodes: create_node(
-            QUEUE, "b", "branch", tree.database("x1"), provider=tree.dsns["a"]
-        ),
-        "has a node b already",
-    ),
-    "another node in the same database": (
-        lambda tree, nodes: create_node(QUEUE, "x", "root", tree.dsns["a"]),
+def made(
+    tree: Tree, name: str, kind: NodeType, database: str, provider: str | None = None, **more: str
+) -> bool:
+    """Make a node in a database, which may be a new one."""
+    dsn = tree.dsns.get(database) or tree.database(database)
+    return create_node(QUEUE, name, kind, dsn, provider=provider and tree.dsns[provider], **more)
+
+
+REFUSED: list[tuple[Callable[[Tree, Nodes], object], str]] = [
+    (lambda tree, nodes: made(tree, "b", "branch", "x1", "a"), "has a node b already"),
+    (
+        lambda tree, nodes: made(tree, "x", "root", "a"),
         "is a node of queue 'cascaded' already: root a",
     ),
-    "a branch in a database with such a queue": (
-        lambda tree, nodes: create_node(
-            QUEUE, "x", "branch", tree.with_queue("x2"), provider=tree.dsns["a"]
-        ),
+    (
+        lambda tree, nodes: [tree.with_queue("x2"), made(tree, "x", "branch", "x2", "a")],
         "has a queue 'cascaded' of its own",
     ),
-    "a database known by another name, and another DSN": (
+    (
         lambda tree, nodes: [
             nodes.here.call(
                 "register_location", "y", f"{tree.database('x6')}&sslmode=prefer", False
             ),
-            create_node(QUEUE, "x", "branch", tree.dsns["x6"], provider=tree.dsns["a"]),
+            made(tree, "x", "branch", "x6", "a"),
         ],
         "is known as node y already",
     ),
-    "a provider that does not know the queue": (
+    (
         lambda tree, nodes: create_node(
             "other", "x", "branch", tree.database("x3"), provider=tree.dsns["a"]
         ),
         "has no node of queue 'other'",
     ),
-    "a leaf as provider": (
-        lambda tree, nodes: create_node(
-            QUEUE, "x", "branch", tree.database("x4"), provider=tree.dsns["d"]
-        ),
-        "node d is a leaf",
-    ),
-    "a location that leads elsewhere": (
-        lambda tree, nodes: create_node(
-            QUEUE, "x", "root", tree.database("x5"), location=tree.dsns["a"]
-        ),
+    (lambda tree, nodes: made(tree, "x", "branch", "x4", "d"), "node d is a leaf"),
+    (
+        lambda tree, nodes: made(tree, "x", "root", "x5", location=tree.dsns["a"]),
         "the location leads to another database",
     ),
-    "a location that sends the password for one host to another": (
-        lambda tree, nodes: create_node(
-            QUEUE, "x", "root", tree.database("x8"), location=f"{tree.dsns['a']}&hostaddr=::1"
+    (
+        lambda tree, nodes: made(
+            tree, "x", "root", "x8", location=f"{tree.dsns['a']}&hostaddr=::1"
         ),
         "may not set hostaddr",
     ),
-    "such a location registered": (
+    (
         lambda tree, nodes: nodes.here.call("register_location", "y", "host=y passfile=/x", False),
         "may not set passfile",
     ),
-    "a combined queue that is no node's": (
-        lambda tree, nodes: create_node(
-            QUEUE,
-            "x",
-            "leaf",
+    (
+        lambda tree, nodes: [
             tree.with_queue("x7"),
-            provider=tree.dsns["a"],
-            combined_queue=QUEUE,
-        ),
+            made(tree, "x", "leaf", "x7", "a", combined_queue=QUEUE),
+        ],
         "has no node of the combined queue 'cascaded'",
     ),
-    "a root with a provider": (
-        lambda tree, nodes: create_node(
-            QUEUE, "x", "root", tree.dsns["a"], provider=tree.dsns["b"]
-        ),
-        "a root has no provider",
-    ),
-    "a branch without one": (
-        lambda tree, nodes: create_node(QUEUE, "x", "branch", tree.dsns["a"]),
-        "a branch needs a provider",
-    ),
-    "a name with a space": (
-        lambda tree, nodes: create_node(QUEUE, "x y", "root", tree.dsns["a"]),
-        "cannot be the name of a node",
-    ),
-    "a cycle": (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
-    "itself": (lambda tree, nodes: change_provider(nodes, "b", "b"), "cannot follow itself"),
-    "a provider for the root": (
-        lambda tree, nodes: change_provider(nodes, "a", "b"),
-        "node a is the root",
-    ),
-    "a node that is none": (
-        lambda tree, nodes: change_provider(nodes, "x", "b"),
-        "has no node x",
-    ),
-    "a consumer that is not cascaded": (
+    (lambda tree, nodes: made(tree, "x", "root", "a", "b"), "a root has no provider"),
+    (lambda tree, nodes: made(tree, "x", "branch", "a"), "a branch needs a provider"),
+    (lambda tree, nodes: made(tree, "x y", "root", "a"), "cannot be the name of a node"),
+    (lambda tree, nodes: change_provider(nodes, "b", "c"), "that would be a cycle"),
+    (lambda tree, nodes: change_provider(nodes, "b", "b"), "cannot follow itself"),
+    (lambda tree, nodes: change_provider(nodes, "a", "b"), "node a is the root"),
+    (lambda tree, nodes: change_provider(nodes, "x", "b"), "has no node x"),
+    (
         lambda tree, nodes: change_provider(nodes, "b", "c", consumer="reader"),
         "node b has no cascaded consumer reader: it has b_worker",
     ),
-    "a provider that is behind": (
-        lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05),
-        "node e is behind d",
-    ),
-    "a leaf as root": (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
-    "a leaf as root of a dead one": (
-        lambda tree, nodes: take_over_dead_root(nodes, "d"),
-        "node d is a leaf",
-    ),
-    "a node that is not there left out": (
-        lambda tree, nodes: take_over_dead_root(nodes, "b", without=("zzz",)),
-        "has no node zzz",
-    ),
-    "a root that works as dead": (
-        lambda tree, nodes: take_over_dead_root(nodes, "b"),
-        "node a is the root, and it works",
-    ),
-    "the root dropped": (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
-    "a provider dropped": (
-        lambda tree, nodes: drop_node(nodes, "b", force=True),
-        "node b has subscribers: c",
-    ),
-    "a queue with consumers dropped": (
-        lambda tree, nodes: drop_node(nodes, "c"),
-        "has consumers: reader",
-    ),
-}
+    (lambda tree, nodes: change_provider(nodes, "d", "e", wait=0.05), "node e is behind d"),
+    (lambda tree, nodes: takeover(nodes, "d"), "node d is a leaf"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "d"), "node d is a leaf"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "b", without=("zzz",)), "has no node zzz"),
+    (lambda tree, nodes: take_over_dead_root(nodes, "b"), "node a is the root, and it works"),
+    (lambda tree, nodes: drop_node(nodes, "a"), "node a is the root, and"),
+    (lambda tree, nodes: drop_node(nodes, "b", force=True), "node b has subscribers: c"),
+    (lambda tree, nodes: drop_node(nodes, "c"), "has consumers: reader"),
+]
 
 
 def test_bad_input_is_refused_and_nothing_changes(tree: Tree) -> None:
     """The tree: a <- b <- c, a <- d (a leaf), a <- e, whose worker does not run."""
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.node("c", "branch", "b")
     tree.node("d", "leaf", "a")
     tree.node("e", "branch", "a")
     tree.work("a", "b", "c", "d")
-    tree.insert("a", "x")
-    for name in "cd":
-        tree.follows(name, "a")
-    for case, (act, message) in REFUSED.items():
+    tree.insert("a", "x", to="cd")
+    for act, message in REFUSED:
         with tree.open("a") as nodes:
             before = {name: (info.type, info.provider) for name, info in nodes.infos().items()}
             with pytest.raises(CascadeError) as refused:
                 act(tree, nodes)
-            assert message in refused.value.message, case
+            assert message in refused.value.message
             assert {
                 name: (info.type, info.provider) for name, info in nodes.infos().items()
-            } == before, case
+            } == before, message
 
 
 def test_two_roots_and_versions_that_differ_are_refused(tree: Tree, server: Server) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     conn = tree.conns["b"]
     conn.execute("select pgq_node.promote_branch(%s)", [QUEUE])
     conn.execute("update pgq_node.root_epoch set epoch = 0")

@@ -25,11 +25,9 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_worker_of_an_old_root_fences_it_and_says_so_once(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.work()
-    tree.insert("a", "everywhere")
-    tree.follows("b", "a")
+    tree.insert("a", "everywhere", to="b")
     tree.stop("b")
     tree.insert("a", "rest")
     tree.stop("a")
@@ -78,9 +76,7 @@ def test_a_branch_that_has_copied_nothing_yet_knows_the_rest_of_the_root(tree: T
 def test_no_node_fences_a_root_but_a_newer_root_that_it_knows(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tree.node("a", "root")
-    for name in "bcd":
-        tree.node(name, "branch", "a")
+    tree.nodes(*"abcd")
     worker = CascadedWorker(tree.dsns["a"], queue=QUEUE)
     # What PgQ's nodes believe of forged events: an epoch, and a root in another's database.
     forger = tree.database("z")

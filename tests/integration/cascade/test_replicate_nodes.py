@@ -61,8 +61,7 @@ def end() -> None:
 @pytest.fixture
 def nodes(tree: Tree) -> Tree:
     """A root a, its branch b, and another database, c; a table in all of them."""
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.database("c")
     for conn in tree.conns.values():
         conn.execute(TABLE)

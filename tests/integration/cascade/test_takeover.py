@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -36,9 +34,7 @@ from tests.fixtures.fix_nodes import QUEUE, Killed, Tree, Writer
 
 def three(tree: Tree) -> None:
     """a, the root, with the branches b and c; their workers run."""
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
-    tree.node("c", "branch", "a")
+    tree.nodes("a", "b", "c")
     tree.work()
 
 
@@ -49,8 +45,7 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
         if step == die_at:
             raise Killed
 
-    with ExitStack() as stack:
-        nodes = stack.enter_context(tree.open(name))
+    with tree.open(name) as nodes:
         return takeover(nodes, to, progress=progress, **options)
 
 
@@ -58,15 +53,6 @@ def move(tree: Tree, name: str, to: str, die_at: str | None = None, **options: f
 def near_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that must catch up have all the time they need, however short the timeout is."""
     monkeypatch.setattr(_takeover, "_NEAR", PATIENCE)
-
-
-def acts_as(role: str) -> Callable[[Connection], None]:
-    """Return what gives each new connection only the rights of a role."""
-
-    def check(conn: Connection) -> None:
-        conn.execute(f"set role {role}".encode())
-
-    return check
 
 
 def goes_on(writer: Writer) -> None:
@@ -259,9 +245,13 @@ def test_a_takeover_waits_for_those_who_may_still_insert_or_is_refused(tree: Tre
 @pytest.mark.usefixtures("near_in_the_end")
 def test_an_administrator_who_may_not_see_other_sessions_waits_for_them(tree: Tree) -> None:
     three(tree)
+
+    def act_as_admin(conn: Connection) -> None:
+        conn.execute("set role pgq_admin")
+
     with (
         psycopg.connect(tree.dsns["a"]) as writer,
-        Nodes(QUEUE, tree.dsns["a"], check=acts_as("pgq_admin")) as nodes,
+        Nodes(QUEUE, tree.dsns["a"], check=act_as_admin) as nodes,
     ):
         writer.isolation_level = IsolationLevel.REPEATABLE_READ
         writer.execute("select 1")
@@ -282,9 +272,7 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(
     passed = 0.0
     monkeypatch.setattr(_takeover, "monotonic", lambda: monotonic() + passed)
     three(tree)
-    tree.insert("a", "first")
-    for name in "bc":
-        tree.follows(name, "a")
+    tree.insert("a", "first", to="bc")
 
     def progress(step: str) -> None:
         nonlocal passed
@@ -320,8 +308,7 @@ def test_a_takeover_that_would_pause_for_too_long_is_given_up(
 def test_a_restricted_queue_is_restricted_at_new_branches_and_has_no_open_root(
     tree: Tree, cli: Cli
 ) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     restrict = "queue", "restrict", QUEUE, "--dsn"
     cli.ok(*restrict, tree.dsns["a"])
     tree.node("c", "branch", "a")
@@ -347,12 +334,9 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     tree: Tree, cli: Cli
 ) -> None:
     three(tree)
-    tree.insert("a", "everywhere")
-    for name in "bc":
-        tree.follows(name, "a")
+    tree.insert("a", "everywhere", to="bc")
     tree.stop("b")
-    tree.insert("a", "on c only")
-    tree.follows("c", "a")
+    tree.insert("a", "on c only", to="c")
     tree.stop("c")
     tree.insert("a", "lost 1", "lost 2")
     tree.stop("a")
@@ -368,8 +352,7 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
         done = take_over_dead_root(nodes, "b")
     assert (done.new_root, done.old_root, done.left) == ("b", "a", ("a",))
     assert tree.info("c").provider == "b"
-    tree.insert("b", "new")
-    tree.follows("c", "b")
+    tree.insert("b", "new", to="c")
     for name in "bc":
         assert tree.read(name) == ["everywhere", "on c only", "new"]
 
@@ -393,9 +376,7 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
     assert create_node(QUEUE, "a", "branch", tree.dsns["a"], provider=tree.dsns["b"])
     ops.register(tree.conns["a"], QUEUE, "reader")
     tree.work("a")
-    tree.insert("b", "last")
-    for name in "ac":
-        tree.follows(name, "b")
+    tree.insert("b", "last", to="ac")
     assert tree.read("c") == ["lost 1", "lost 2", "lost 3", "last"]
     with tree.open("c") as nodes:
         assert [(each.name, each.problem) for each in status(nodes)] == [
@@ -406,17 +387,14 @@ def test_a_takeover_of_a_dead_root_takes_the_newest_fences_and_counts_the_rest(
 
 
 def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
-    tree.node("c", "branch", "a")
+    tree.nodes("a", "b", "c")
     tree.work("a")
     tree.stop("a")
     tree.die("a")
     tree.work("b", "c")
     with tree.open("c") as nodes:
         take_over_dead_root(nodes, "c")
-    tree.insert("c", "new")
-    tree.follows("b", "c")
+    tree.insert("c", "new", to="b")
     assert tree.read("b") == ["new"]
 
 
@@ -424,16 +402,11 @@ def test_a_node_follows_a_new_root_of_which_it_had_not_heard(tree: Tree) -> None
 def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_one(
     tree: Tree,
 ) -> None:
-    tree.node("a", "root")
-    for name in "bcd":
-        tree.node(name, "branch", "a")
+    tree.nodes(*"abcd")
     tree.work()
-    tree.insert("a", "first")
-    for name in "bcd":
-        tree.follows(name, "a")
+    tree.insert("a", "first", to="bcd")
     tree.stop("b")
-    tree.insert("a", "second")
-    tree.follows("c", "a")
+    tree.insert("a", "second", to="c")
     tree.stop("a")
     tree.die("a")
     tree.work("b")
@@ -452,9 +425,8 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
             except Killed:
                 continue
     assert {"hold", "promote", "gather", "mark", "tell", "leave"} <= set(steps)
-    tree.insert("b", "third")
+    tree.insert("b", "third", to="cd")
     for name in "cd":
-        tree.follows(name, "b")
         assert tree.info(name).provider == "b"
     for name in "bcd":
         assert not tree.info(name).paused
@@ -463,15 +435,12 @@ def test_a_takeover_of_a_dead_root_killed_at_any_step_is_completed_by_the_next_o
 
 @pytest.mark.usefixtures("soon_noticed")
 def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree: Tree) -> None:
-    tree.node("a", "root")
-    tree.node("b", "branch", "a")
+    tree.nodes("a", "b")
     tree.node("d", "leaf", "a")
     tree.work()
-    tree.insert("a", "first")
-    tree.follows("b", "a")
+    tree.insert("a", "first", to="b")
     tree.stop("b")
-    tree.insert("a", "on the leaf")
-    tree.follows("d", "a")
+    tree.insert("a", "on the leaf", to="d")
     ahead = tree.info("d").last_tick
     tree.stop("a")
     tree.die("a")
@@ -480,8 +449,7 @@ def test_a_leaf_that_has_processed_more_than_all_branches_goes_on_behind_it(tree
     assert done.ahead == {"d": ahead}
     # What the new root takes comes after what the leaf has.
     assert done.last_tick == ahead
-    tree.insert("b", "new")
-    tree.follows("d", "b")
+    tree.insert("b", "new", to="d")
     assert tree.info("d").last_tick > ahead
 
 
@@ -503,9 +471,8 @@ def test_no_id_that_only_the_dead_root_gave_comes_again_and_its_readers_go_on_be
     three(tree)
     tree.conns["c"].execute("create table seen (data text)")
     Reader(tree.dsns["c"], provider="a").register()
-    tree.insert("a", "everywhere")
+    tree.insert("a", "everywhere", to="bc")
     for name in "bc":
-        tree.follows(name, "a")
         tree.stop(name)
     tree.insert("a", "lost", "and read")
     Reader(tree.dsns["c"]).run(until_empty=True)
@@ -516,8 +483,7 @@ def test_no_id_that_only_the_dead_root_gave_comes_again_and_its_readers_go_on_be
     tree.work("b", "c")
     with tree.open("b") as nodes:
         take_over_dead_root(nodes, "b")
-    tree.insert("b", "new")
-    tree.follows("c", "b")
+    tree.insert("b", "new", to="c")
     Reader(tree.dsns["c"]).run(until_empty=True)
     seen = tree.conns["c"].execute("select data from seen").fetchall()
     assert [data for (data,) in seen] == ["everywhere", "lost", "and read", "new"]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from pgqpy_consumers.replicate import NotComparable
 from pgqpy_consumers.replicate.compare import Comparer, Comparison
-from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair
+from tests.fixtures.fix_db import Connect
+from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair, going_on
 from tests.fixtures.fix_ticker import eventually
 
 ACCOUNT = "create table account (branch int, id text, balance numeric, primary key (branch, id))"
@@ -37,25 +33,6 @@ def compare(
 ) -> Comparison:
     comparer = Comparer(pair.source_dsn, pair.target_dsn, pair.queue, CONSUMER, patience=patience)
     return comparer.compare(pair.manager.replica(table), repair=repair)
-
-
-@contextmanager
-def going_on(conn: Connection, change: Callable[[Connection, int], None]) -> Iterator[None]:
-    """Changes are made all the time, with their number."""
-    stop = threading.Event()
-
-    def run() -> None:
-        turns = itertools.count(1)
-        while not stop.wait(0.002):
-            change(conn, next(turns))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
 
 
 SPOILT = [("(0,a7)", "missing"), ("(1,a8)", "different"), ('(99,"a""9")', "extra")]
@@ -91,7 +68,10 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
         slow = connect(account.source_dsn, autocommit=False)
         slow.execute("update account set balance = -1 where id = 'a77'")
 
-        def change(conn: Connection, turn: int) -> None:
+        conn, turns = connect(account.source_dsn), itertools.count(1)
+
+        def change() -> None:
+            turn = next(turns)
             conn.execute(
                 "update account set balance = balance + 1 where branch = %s and id <> 'a77'",
                 [turn % 7],
@@ -99,7 +79,7 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
             conn.execute("insert into account values (100, %s, 1)", [f"new {turn}"])
             conn.execute("delete from account where id = %s", [f"new {turn - 3}"])
 
-        with going_on(connect(account.source_dsn), change):
+        with going_on(change, pause=0.002):
             for _ in range(3):
                 assert compare(account).differences == []
             account.target.execute("delete from account where id = 'a77'")
@@ -112,8 +92,7 @@ def test_a_change_that_is_under_way_is_no_difference(account: Pair, connect: Con
             slow.commit()
             for _ in range(3):
                 assert compare(account).differences == []
-    account.follow()
-    account.same("account")
+    account.becomes_same("account")
 
 
 def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
@@ -128,11 +107,8 @@ def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
         )
         pair.manager.add(table)
     pair.follow()
-
-    def change(conn: Connection, _turn: int) -> None:
-        conn.execute('update a."b.c" set v = v + 1')
-
-    with pair.running(), going_on(connect(pair.source_dsn), change):
+    conn, change = connect(pair.source_dsn), 'update a."b.c" set v = v + 1'
+    with pair.running(), going_on(lambda: conn.execute(change), pause=0.002):
         for _ in range(3):
             assert compare(pair, '"a.b".c').differences == []
 
@@ -171,12 +147,3 @@ def test_nothing_is_compared_while_replication_is_stopped(
     with account.ticking(), pytest.raises(NotComparable, match="has not come to tick") as caught:
         compare(account, patience=3)
     assert "pgqpy run replicate" in str(caught.value.hint)
-
-
-def test_nothing_is_compared_before_the_copy_is_there(account: Pair) -> None:
-    account.both("create table other (id int primary key)")
-    account.manager.copy_again("account")
-    ops.tick(account.source, account.queue)
-    account.manager.state.begin_copy(account.manager.replica("account"))
-    with pytest.raises(NotComparable, match="nothing to compare"):
-        compare(account, patience=0.1)

@@ -26,10 +26,6 @@ def shop(pair: Pair) -> Pair:
     return pair
 
 
-def error_of(pair: Pair, table: str) -> str:
-    return str(pair.manager.replica(table).error)
-
-
 def test_a_column_that_the_target_lacks(shop: Pair) -> None:
     """The reason names it; once it is there all that came meanwhile is applied."""
     shop.source.execute("alter table item add price numeric")
@@ -38,7 +34,7 @@ def test_a_column_that_the_target_lacks(shop: Pair) -> None:
     with pytest.raises(ReplicaError, match='has no column "price"'):
         shop.follow()
     assert shop.states() == {"public.item": "failed", "public.sale": "in_step"}
-    assert 'ALTER TABLE public.item ADD COLUMN "price"' in error_of(shop, "item")
+    assert 'ALTER TABLE public.item ADD COLUMN "price"' in str(shop.manager.replica("item").error)
     shop.same("sale")
     shop.source.execute("delete from item where id = 2")
     with pytest.raises(ReplicaError):
@@ -54,8 +50,7 @@ def test_a_column_that_the_target_lacks(shop: Pair) -> None:
     with pytest.raises(ReplicaError, match="value too long"):
         shop.follow()
     shop.target.execute("alter table item alter name type text")
-    shop.follow()
-    shop.same("item")
+    shop.becomes_same("item")
 
 
 def test_a_table_heals_while_it_runs(shop: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -71,8 +66,7 @@ def test_a_table_heals_while_it_runs(shop: Pair, caplog: pytest.LogCaptureFixtur
         shop.source.execute("update item set name = 'more' where id = 2")
         shop.target.execute("delete from item where id = 3")
         shop.await_state("public.item", "in_step")
-    shop.follow()
-    shop.same("item", "sale")
+    shop.becomes_same("item", "sale")
 
 
 def test_a_type_that_was_widened_on_both_sides_needs_nothing(shop: Pair) -> None:
@@ -97,8 +91,7 @@ def test_a_copy_that_fails_says_why_and_begins_again(shop: Pair) -> None:
     assert shop.states()["public.fresh"] == "failed"
     assert ops.value(shop.target, "select count(*) from fresh") == 0
     shop.source.execute("update fresh set n = 2 where id = 2")
-    shop.follow()
-    shop.same("fresh")
+    shop.becomes_same("fresh")
 
 
 def test_tables_that_cannot_be_replicated_are_refused_with_the_remedy(pair: Pair) -> None:
@@ -149,5 +142,4 @@ def test_a_capture_that_does_not_tell_enough_is_refused_and_any_other_is_used(pa
     pair.manager.add("item")
     pair.follow()
     pair.source.execute("insert into item values (1, 'one')")
-    pair.follow()
-    pair.same("item")
+    pair.becomes_same("item")

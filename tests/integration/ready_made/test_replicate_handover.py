@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
-import pgqpy
 from pgqpy_consumers.replicate._copy import Copier
 from pgqpy_consumers.replicate._state import State
 from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import running
 from tests.fixtures.fix_db import Connect
 from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair
 from tests.fixtures.fix_ticker import StartTicker, eventually
@@ -27,43 +28,40 @@ def item(pair: Pair) -> Pair:
     return pair
 
 
-def nothing() -> None:
-    """Check for a stop: there is none."""
+@pytest.fixture
+def copier(item: Pair, connect: Connect) -> Callable[..., Copier]:
+    """``copier(meanwhile)``: its own connections leave those of `item` free."""
+
+    def make(check_stop: Callable[[], None] = lambda: None) -> Copier:
+        state = State(connect(item.target_dsn), item.queue, CONSUMER)
+        [replica] = state.tables()
+        return Copier(connect(item.source_dsn), state, replica, check_stop)
+
+    return make
 
 
-def copy(pair: Pair, target: pgqpy.Connection) -> bool:
-    state = State(target, pair.queue, CONSUMER)
-    [replica] = state.tables()
-    return Copier(pair.source, state, replica, nothing).copy()
-
-
-def test_what_the_copy_has_is_not_applied_again(item: Pair, connect: Connect) -> None:
+def test_what_the_copy_has_is_not_applied_again(item: Pair, copier: Callable[..., Copier]) -> None:
     """Else the target would go back for a while to what the row was in between."""
     for n in (1, 2, 3):
         item.source.execute("update item set n = %s", [n])
         ops.tick(item.source, item.queue)
-    target = connect(item.target_dsn)
-    assert copy(item, target)
-    state = State(target, item.queue, CONSUMER)
-    Copier(item.source, state, state.tables()[0], nothing).catch_up()
+    assert copier().copy()
+    copier().catch_up()
     item.source.execute("update item set n = 4")
     ops.tick(item.source, item.queue)
     consumer = item.consumer()
     consumer.batch_size = None
-    seen = [row[0] for row in target.execute("select distinct n from item")]
+    seen = [ops.value(item.target, "select distinct n from item")]
     while consumer.run_once():
-        seen += [row[0] for row in target.execute("select distinct n from item")]
+        seen.append(ops.value(item.target, "select distinct n from item"))
     assert seen == sorted(seen)
     assert seen[0] == 3
     assert seen[-1] == 4
 
 
 def test_changes_that_come_during_the_copy_wait_and_are_applied(
-    item: Pair, connect: Connect
+    item: Pair, copier: Callable[..., Copier]
 ) -> None:
-    target = connect(item.target_dsn)
-    state = State(target, item.queue, CONSUMER)
-    [replica] = state.tables()
     calls = 0
 
     def meanwhile() -> None:
@@ -72,26 +70,24 @@ def test_changes_that_come_during_the_copy_wait_and_are_applied(
         if calls == 1:
             item.source.execute("update item set n = 5 where id = 5")
             ops.tick(item.source, item.queue)
-            consumer = item.consumer()
-            assert consumer.run_once()
+            assert item.consumer().run_once()
             assert ops.value(item.target, "select count(*) from pgq_ext.replica_event") == 1
 
-    assert Copier(connect(item.source_dsn), state, replica, meanwhile).copy()
-    assert ops.value(target, "select n from item where id = 5") == 0
-    Copier(item.source, state, replica, nothing).catch_up()
+    assert copier(meanwhile).copy()
+    assert ops.value(item.target, "select n from item where id = 5") == 0
+    copier().catch_up()
     item.same("item")
-    assert ops.value(target, "select count(*) from pgq_ext.replica_event") == 0
+    assert ops.value(item.target, "select count(*) from pgq_ext.replica_event") == 0
 
 
-def test_a_batch_that_is_being_applied_is_waited_for(item: Pair, connect: Connect) -> None:
+def test_a_batch_that_is_being_applied_is_waited_for(
+    item: Pair, copier: Callable[..., Copier], connect: Connect
+) -> None:
     """An open batch may still add changes that have to wait."""
-    target = connect(item.target_dsn)
-    assert copy(item, target)
+    assert copier().copy()
     stream = connect(item.target_dsn, autocommit=False)
     State(stream, item.queue, CONSUMER).share()
-    state = State(target, item.queue, CONSUMER)
-    [replica] = state.tables()
-    thread = threading.Thread(target=Copier(item.source, state, replica, nothing).catch_up)
+    thread = threading.Thread(target=copier().catch_up)
     thread.start()
     try:
         eventually(
@@ -104,7 +100,7 @@ def test_a_batch_that_is_being_applied_is_waited_for(item: Pair, connect: Connec
             " ev_extra1) values (%s, 1, txid_snapshot_xmax(txid_current_snapshot()) + 1000000,"
             """ '{"op":"UPDATE","table":["public","item"],"pkey":["id"]}',"""
             """ '{"id":1,"n":77}', 'public.item')""",
-            [replica.id],
+            [item.manager.replica("item").id],
         )
     finally:
         stream.commit()
@@ -112,39 +108,31 @@ def test_a_batch_that_is_being_applied_is_waited_for(item: Pair, connect: Connec
     assert ops.value(item.target, "select n from item where id = 1") == 77
 
 
-def test_a_table_that_is_removed_during_its_copy_gets_nothing(item: Pair, connect: Connect) -> None:
-    target = connect(item.target_dsn)
-    state = State(target, item.queue, CONSUMER)
-    [replica] = state.tables()
-    removed = False
-
+def test_a_table_that_is_removed_during_its_copy_gets_nothing(
+    item: Pair, copier: Callable[..., Copier]
+) -> None:
     def meanwhile() -> None:
-        nonlocal removed
-        if not removed:
-            removed = True
+        if item.states():
             with item.target.transaction():
                 item.manager.state.own()
-                item.manager.state.remove(replica)
+                item.manager.state.remove(item.manager.replica("item"))
 
-    source = connect(item.source_dsn)
-    assert not Copier(source, state, replica, meanwhile).copy()
-    assert removed
+    assert not copier(meanwhile).copy()
+    assert item.states() == {}
     assert ops.value(item.target, "select count(*) from item") == 0
 
 
 def test_readers_see_the_rows_of_before_until_a_new_copy_is_there(
-    item: Pair, connect: Connect
+    item: Pair, copier: Callable[..., Copier]
 ) -> None:
-    target = connect(item.target_dsn)
-    assert copy(item, target)
+    assert copier().copy()
     seen: list[int] = []
 
     def look() -> None:
         seen.append(ops.value(item.target, "select count(*) from item"))
 
-    state = State(target, item.queue, CONSUMER)
     item.source.execute("delete from item where id > 5")
-    assert Copier(connect(item.source_dsn), state, state.tables()[0], look).copy()
+    assert copier(look).copy()
     assert set(seen) == {10}
     look()
     assert seen[-1] == 5
@@ -157,11 +145,5 @@ def test_a_table_is_in_step_soon_though_nothing_happens_in_its_queue(
         "select pgq.set_queue_config(%s, 'ticker_idle_period', '1 day')", [item.queue]
     )
     start_ticker(item.source_dsn).hear("leading")
-    consumer = item.consumer()
-    thread = threading.Thread(target=consumer.run)
-    thread.start()
-    try:
+    with running(item.consumer()):
         item.await_state("public.item", "in_step")
-    finally:
-        consumer.stop()
-        thread.join(PATIENCE)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import LiteralString
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgqpy_consumers.replicate import ReplicaError
@@ -30,39 +27,19 @@ def flight(pair: Pair) -> Pair:
     return pair
 
 
-@pytest.fixture
-def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
-    """Switch the pair to a role that is no superuser, and owns these tables."""
-
-    def switch(*tables: str) -> Pair:
-        role = "test_replicator"
-        for conn in (pair.source, pair.target):
-            conn.execute(
-                sql.SQL(
-                    "do $$ begin if to_regrole({0}) is null then create role {1} login; end if;"
-                    " end $$; grant pgq_admin to {1}"
-                ).format(role, sql.Identifier(role))
-            )
-            for table in tables:
-                conn.execute(
-                    sql.SQL("alter table {} owner to {}").format(
-                        *map(sql.Identifier, (table, role))
-                    )
-                )
-        # where the capture's function lies
-        pair.source.execute(
-            sql.SQL("grant create on schema public to {}").format(sql.Identifier(role))
-        )
-        dsns = [make_conninfo(dsn, user=role) for dsn in (pair.source_dsn, pair.target_dsn)]
-        return replace(
-            pair,
-            source=connect(dsns[0]),
-            target=connect(dsns[1]),
-            source_dsn=dsns[0],
-            target_dsn=dsns[1],
-        )
-
-    return switch
+def as_admin(pair: Pair, connect: Connect) -> Pair:
+    """The pair for a role that is no superuser, and owns the tables parent and child."""
+    pair.both(
+        "do $$ begin if to_regrole('test_replicator') is null then"
+        " create role test_replicator login; end if; end $$;"
+        "grant pgq_admin to test_replicator;"
+        "alter table parent owner to test_replicator; alter table child owner to test_replicator"
+    )
+    # where the capture's function lies
+    pair.source.execute("grant create on schema public to test_replicator")
+    source = make_conninfo(pair.source_dsn, user="test_replicator")
+    target = make_conninfo(pair.target_dsn, user="test_replicator")
+    return Pair(connect(source), connect(target), source, target, pair.queue)
 
 
 @pytest.mark.smoke
@@ -78,13 +55,11 @@ def test_a_table_that_is_added_is_copied_and_changes_of_all_kinds_are_applied(fl
     flight.source.execute("update flight set origin = 'LGA' where id < 10")
     flight.source.execute("delete from flight where id between 20 and 30")
     flight.source.execute("update flight set id = 1000 + id where id between 40 and 50")
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
     assert flight.states() == {"public.flight": "in_step"}
     flight.source.execute("truncate flight")
     flight.source.execute("insert into flight values (1, 'SFO', 1)")
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
 
 
 def test_rows_may_exchange_keys_and_unique_values(flight: Pair) -> None:
@@ -94,14 +69,12 @@ def test_rows_may_exchange_keys_and_unique_values(flight: Pair) -> None:
     flight.source.execute("update flight set delay = -1 where id = 1")
     flight.source.execute("update flight set delay = 1 where id = 2")
     flight.source.execute("update flight set delay = 2 where id = 1")
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
     with flight.source.transaction():
         flight.source.execute("update flight set id = -id where id in (1, 2)")
         flight.source.execute("update flight set id = 3 + id where id in (-1, -2)")
     flight.source.execute("delete from flight where id = 3")
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
 
 
 TYPES = """
@@ -149,13 +122,11 @@ def test_every_type_survives_the_copy_and_the_stream(pair: Pair) -> None:
     pair.source.execute(VALUES)
     pair.source.execute(EXTREMES, [2])
     pair.manager.add("every")
-    pair.follow()
-    pair.same("every")
+    pair.becomes_same("every")
     pair.source.execute("update every set big = 0 where id = 1")
     pair.source.execute(EXTREMES, [3])
     pair.source.execute("insert into every (id, jb, j) values (4, '\"text\"', '\"text\"')")
-    pair.follow()
-    pair.same("every")
+    pair.becomes_same("every")
 
 
 ODD_SETTINGS: dict[str, tuple[LiteralString, LiteralString]] = {
@@ -175,13 +146,11 @@ def test_it_makes_no_difference_how_the_databases_are_set_to_write_values(pair: 
         for name, values in ODD_SETTINGS.items():
             conn.execute(f"alter database {conn.info.dbname} set {name} = {values[side]}".encode())
     pair.manager.add("every")
-    pair.follow()
-    pair.same("every")
+    pair.becomes_same("every")
     # An event holds the texts of its producer's session: rounded, if the session rounds.
     with psycopg.connect(pair.source_dsn, options="-c extra_float_digits=1") as conn:
         conn.execute("update every set big = 0 where id <> 3")
-    pair.follow()
-    pair.same("every")
+    pair.becomes_same("every")
 
 
 def test_keys_that_are_equal_but_not_the_same_and_columns_that_the_target_computes(
@@ -200,8 +169,7 @@ def test_keys_that_are_equal_but_not_the_same_and_columns_that_the_target_comput
     pair.source.execute("update price set amount = 1.00, note = 'c' where amount = 1")
     pair.source.execute("update area set w = 3 where w = 1")
     pair.source.execute("insert into area (w) values (9)")
-    pair.follow()
-    pair.same("price", "area")
+    pair.becomes_same("price", "area")
 
 
 def test_some_columns_only_and_another_name_in_the_target(pair: Pair) -> None:
@@ -242,8 +210,7 @@ def test_a_transaction_that_was_open_during_the_copy_is_not_lost(
     # Applied twice, this would undo the target's own knowledge of what came later.
     assert pair.states() == {"public.flight": "catching_up"}
     slow.commit()
-    pair.follow()
-    pair.same("flight")
+    pair.becomes_same("flight")
     pair.follow()
     assert pair.states() == {"public.flight": "in_step"}
 
@@ -256,8 +223,7 @@ def test_tables_can_be_removed_and_added_again(flight: Pair) -> None:
     assert flight.manager.remove("other")
     assert [*flight.states()] == ["public.flight"]
     flight.source.execute("delete from flight where id = 1")
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
 
     assert flight.manager.remove("flight")
     flight.source.execute("update flight set origin = 'gone'")
@@ -267,8 +233,7 @@ def test_tables_can_be_removed_and_added_again(flight: Pair) -> None:
     with pytest.raises(ReplicaError, match="not empty"):
         flight.manager.add("flight")
     flight.manager.add("flight", overwrite=True)
-    flight.follow()
-    flight.same("flight")
+    flight.becomes_same("flight")
 
     # The capture stays for other consumers of the queue.
     ops.register(flight.source, flight.queue, "other")
@@ -276,9 +241,7 @@ def test_tables_can_be_removed_and_added_again(flight: Pair) -> None:
     assert len(flight.source.execute("select * from pgq.capture_info()").fetchall()) == 1
 
 
-def test_foreign_keys_hold_whether_they_are_checked_or_not(
-    pair: Pair, as_admin: Callable[..., Pair]
-) -> None:
+def test_foreign_keys_hold_whether_they_are_checked_or_not(pair: Pair, connect: Connect) -> None:
     """Without the right to silence triggers, parents are inserted first and deleted last."""
     pair.both(
         "create table parent (id numeric primary key, name text unique);"
@@ -286,7 +249,7 @@ def test_foreign_keys_hold_whether_they_are_checked_or_not(
     )
     pair.source.execute("insert into parent select n, n::text from generate_series(1, 9) n")
     pair.source.execute("insert into child select n, n from generate_series(1, 9) n")
-    admin = as_admin("parent", "child")
+    admin = as_admin(pair, connect)
     admin.manager.add("parent")
     admin.follow()
     admin.manager.add("child")
@@ -323,18 +286,15 @@ def test_a_partitioned_table_and_the_truncate_of_one_partition(
     pair.manager.add("log")
     pair.follow()
     pair.source.execute("update log set day = day + 31 where id < 5")
-    pair.follow()
-    pair.same("log")
+    pair.becomes_same("log")
     pair.source.execute("truncate log_1")
     pair.source.execute("insert into log values (77, '2024-01-05')")
-    pair.follow()
-    pair.same("log")
+    pair.becomes_same("log")
     assert "the table is copied again" in caplog.text
     caplog.clear()
     pair.source.execute("truncate log")
     pair.source.execute("insert into log values (78, '2024-01-05')")
-    pair.follow()
-    pair.same("log")
+    pair.becomes_same("log")
     assert "the table is copied again" not in caplog.text
 
 

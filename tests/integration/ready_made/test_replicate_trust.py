@@ -59,8 +59,7 @@ def test_operators_of_others_on_the_search_path_are_not_called(pair: Pair) -> No
     pair.follow()
     pair.source.execute("update item set name = 'x' where id = '1'")
     pair.source.execute("delete from item where id = '2'")
-    pair.follow()
-    pair.same("item")
+    pair.becomes_same("item")
     compare = Comparer(pair.source_dsn, pair.target_dsn, pair.queue, CONSUMER).compare
     with pair.running():
         assert compare(pair.manager.replica("item")).differences == []
