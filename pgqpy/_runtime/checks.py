@@ -94,6 +94,10 @@ def check_overridden(owner: object, base: type, *names: str) -> None:
 
 def check_policy(policy: RetryPolicy) -> None:
     """Raise InvalidConsumer if it cannot be called like a policy."""
+    if isinstance(policy, type):
+        raise InvalidConsumer(
+            f"retry_policy is the class {policy.__name__}, not an object: {policy.__name__}(...)"
+        )
     try:
         inspect.signature(policy).bind(1, Exception())
     except TypeError as error:
