@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry import RetryPolicy
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 
 #: The modules whose classes declare the known names.
 _OURS = ("pgqpy.", "pgqpy_consumers.")
@@ -105,6 +105,12 @@ def check_policy(policy: RetryPolicy) -> None:
             f"retry_policy cannot be called with an attempt and an error: {error}; as an attribute "
             "of a class a function must be a staticmethod"
         ) from None
+
+
+def check_returned(outcome: object) -> None:
+    """Raise TypeError for an outcome of tasks: returned by a consumer, it would have no effect."""
+    if isinstance(outcome, Retry | DeadLetter):
+        raise TypeError(f"a {type(outcome).__name__} was returned; in a consumer, raise it")
 
 
 def check_handler(owner: object, handler: object, *arguments: str) -> None:
