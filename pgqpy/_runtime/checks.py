@@ -61,6 +61,7 @@ def _is_number(value: object) -> bool:
 COUNT = Kind("a whole number, at least 1", lambda value: is_whole(value) and value >= 1)
 SECONDS = Kind("a number of seconds, not negative", lambda v: _is_number(v) and v >= 0)
 POSITIVE_SECONDS = Kind("a positive number of seconds", lambda v: _is_number(v) and v > 0)
+TEXT = Kind("a str", lambda value: isinstance(value, str))
 INTERVAL = Kind("a timedelta", lambda value: isinstance(value, timedelta))
 POSITIVE_INTERVAL = Kind(
     "a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta()

@@ -48,6 +48,14 @@ def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str)
         sync_consumer(**members)._check()
 
 
+def test_a_group_that_cannot_work_is_refused() -> None:
+    for name in ("key", "lease"):
+        group = pgqpy.GroupConsumer("", queue="q", consumer="c", handler=print)
+        setattr(group, name, 5)
+        with pytest.raises(InvalidConsumer, match=f"{name} is 5; it must be a"):
+            group._check()
+
+
 def test_a_handler_that_cannot_work_is_refused() -> None:
     def handled(handler: Any) -> pgqpy.Consumer:
         return pgqpy.Consumer("", queue="q", consumer="c", handler=handler)

@@ -230,11 +230,6 @@ class TaskApp:
         return [make() for make in self.periodics.values()]
 
     @property
-    def functions(self) -> list[Callable[..., Any]]:
-        """Return the functions of all jobs."""
-        return [job.function for job in self.jobs.values()]
-
-    @property
     def queues(self) -> list[str]:
         """Return the queues of all jobs."""
         return sorted({job.default.queue for job in self.jobs.values()})
