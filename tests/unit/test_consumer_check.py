@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import pgqpy
 from pgqpy.errors import InvalidConsumer
@@ -117,3 +118,10 @@ def test_whatever_can_be_called_like_the_method_will_do() -> None:
         process_event = traced(_later)
 
     Mine("")._check()
+
+
+@pytest.mark.parametrize("kind", [pgqpy.Admin, pgqpy.GroupAdmin, pgqpy.DeadLetters])
+@pytest.mark.parametrize("given", ["dbname=shop", sa.create_engine("sqlite://"), None])
+def test_an_administrator_of_no_connection_is_refused(kind: Any, given: object) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__} takes psycopg's Connection, such"):
+        kind(given)
