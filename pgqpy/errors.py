@@ -348,7 +348,7 @@ class InvalidDsn(PgqError, ValueError):
 class InvalidConsumer(PgqError, TypeError, ValueError):
     """The class of a consumer cannot work: a name, a method or a setting of it is wrong."""
 
-    default_hint = "Mend the class; nothing was done."
+    default_hint = "Mend that; nothing was done."
 
 
 class InvalidShardMap(PgqError, ValueError):
