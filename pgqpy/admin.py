@@ -12,7 +12,7 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.fetch import fetch, require_psycopg
 from pgqpy._wire.statements import call, start_text
 from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
@@ -37,6 +37,7 @@ class _Calls:
     """Calls of SQL functions on a connection of the caller's."""
 
     def __init__(self, conn: Connection) -> None:
+        require_psycopg(self, conn)
         self.conn = conn
 
     def _value(self, function: str, *arguments: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.fetch_async import async_fetch, require_psycopg
 from pgqpy._wire.statements import call, start_text
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
@@ -34,6 +34,7 @@ class _AsyncCalls:
     """Calls of SQL functions on a connection of the caller's."""
 
     def __init__(self, conn: AsyncConnection) -> None:
+        require_psycopg(self, conn)
         self.conn = conn
 
     async def _value(self, function: str, *arguments: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from pgqpy._runtime.fetch import require_psycopg
 from pgqpy._wire.statements import checked
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
@@ -47,6 +48,7 @@ class DeadLetters:
     """
 
     def __init__(self, conn: Connection) -> None:
+        require_psycopg(self, conn)
         self.conn = conn
 
     def count(self, which: DeadLetterFilter) -> int:
@@ -87,6 +89,8 @@ class DeadLetters:
         return int((self._rows(_PURGE, which))[0]["value"])
 
     def _rows(self, statement: bytes, which: DeadLetterFilter, **more: Any) -> list[dict[str, Any]]:
+        if not isinstance(which, DeadLetterFilter):
+            raise TypeError(f"dead letters are chosen by a DeadLetterFilter, not {which!r:.80}")
         given = asdict(which)
         checked(given.values())
         ids = None if which.ids is None else list(which.ids)

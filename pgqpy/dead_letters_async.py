@@ -9,6 +9,7 @@ from typing import Any
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from pgqpy._runtime.fetch_async import require_psycopg
 from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
@@ -44,6 +45,7 @@ class AsyncDeadLetters:
     """
 
     def __init__(self, conn: AsyncConnection) -> None:
+        require_psycopg(self, conn)
         self.conn = conn
 
     async def count(self, which: DeadLetterFilter) -> int:
@@ -88,6 +90,8 @@ class AsyncDeadLetters:
     async def _rows(
         self, statement: bytes, which: DeadLetterFilter, **more: Any
     ) -> list[dict[str, Any]]:
+        if not isinstance(which, DeadLetterFilter):
+            raise TypeError(f"dead letters are chosen by a DeadLetterFilter, not {which!r:.80}")
         given = asdict(which)
         checked(given.values())
         ids = None if which.ids is None else list(which.ids)

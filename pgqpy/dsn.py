@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -11,6 +12,12 @@ from pgqpy.errors import InvalidDsn
 
 #: The environment variable that names the database if no argument does.
 VARIABLE = "PGQPY_DSN"
+
+_OF_SQLALCHEMY = re.compile(r"postgres(ql)?\+\w+:")
+_LIBPQ_DSN = (
+    "SQLAlchemy's URL without the name of a driver is one: postgresql://...; "
+    "pgqpy.sqlalchemy.libpq_dsn(engine.url) returns it."
+)
 
 #: Where to connect, and how: what others may choose. With the rest they choose a file of this
 #: machine, hand on its credentials, or (hostaddr) send the password that a password file has for
@@ -30,10 +37,14 @@ def resolve(dsn: str | None = None) -> str:
     """Return the connection string: the argument, else ``PGQPY_DSN``, else libpq's environment.
 
     The last is an empty string: libpq then reads PGHOST, PGDATABASE, PGSERVICE, ...
+
+    Raises InvalidDsn for an engine, or the like.
     """
-    if dsn is not None:
-        return dsn
-    return os.environ.get(VARIABLE, "")
+    if dsn is None:
+        return os.environ.get(VARIABLE, "")
+    if not isinstance(dsn, str):
+        raise InvalidDsn(f"a connection string is a str, not {type(dsn).__name__}", hint=_LIBPQ_DSN)
+    return dsn
 
 
 def parse(dsn: str) -> dict[str, str]:
@@ -47,7 +58,8 @@ def parse(dsn: str) -> dict[str, str]:
             key: str(value) for key, value in conninfo_to_dict(dsn).items() if value is not None
         }
     except ProgrammingError:
-        raise InvalidDsn("the connection string cannot be read") from None
+        hint = _LIBPQ_DSN if _OF_SQLALCHEMY.match(dsn) else None
+        raise InvalidDsn("the connection string cannot be read", hint=hint) from None
     if "@" in settings.get("host", "")[1:]:
         raise InvalidDsn("the connection string has an @ in its host")
     if not all(port.isdigit() for port in settings.get("port", "").split(",") if port):

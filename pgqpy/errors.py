@@ -321,7 +321,10 @@ class RetryTransaction(PgqError, sqlstates=("40001", "40P01")):
 class ReadOnlyDatabase(PgqError, sqlstates=("25006",)):
     """The server is a standby, or the transaction is read-only."""
 
-    default_hint = "Connect to the primary (target_session_attrs=read-write in the DSN)."
+    default_hint = (
+        "Connect to the primary (target_session_attrs=read-write in the DSN), or begin a "
+        "transaction that is not READ ONLY."
+    )
 
 
 class InvalidPayload(PgqError, ValueError, sqlstates=("22021", "22P05")):
@@ -348,7 +351,7 @@ class InvalidDsn(PgqError, ValueError):
 class InvalidConsumer(PgqError, TypeError, ValueError):
     """The class of a consumer cannot work: a name, a method or a setting of it is wrong."""
 
-    default_hint = "Mend the class; nothing was done."
+    default_hint = "Mend that; nothing was done."
 
 
 class InvalidShardMap(PgqError, ValueError):

@@ -283,7 +283,7 @@ class _Writer(LibpqWriter):
 def _require_usable(conn: object) -> None:
     if not isinstance(conn, psycopg.Connection):
         raise TypeError(
-            f"events are written on a connection of psycopg, not on {conn!r:.80}: for SQLAlchemy "
+            f"events are written on psycopg's Connection, not on {conn!r:.80}: for SQLAlchemy "
             "there is pgqpy.sqlalchemy.Producer, in Django it is connection.connection"
         )
     with translate_errors():

@@ -280,7 +280,7 @@ class _AsyncWriter(AsyncLibpqWriter):
 def _require_usable(conn: object) -> None:
     if not isinstance(conn, psycopg.AsyncConnection):
         raise TypeError(
-            f"events are written on a connection of psycopg, not on {conn!r:.80}: for SQLAlchemy "
+            f"events are written on psycopg's AsyncConnection, not on {conn!r:.80}: for SQLAlchemy "
             "there is pgqpy.sqlalchemy.AsyncProducer, in Django it is connection.connection"
         )
     with translate_errors():

@@ -40,6 +40,7 @@ def pgqpy_server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Connection string of the server; one is started if none is named."""
     named = request.config.getoption("--pgqpy-dsn") or os.environ.get(VARIABLE)
     if named:
+        dsns.parse(named)  # Its error has a remedy.
         yield named
         return
     from pgqpy.embedded import EmbeddedError, Server

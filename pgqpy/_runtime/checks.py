@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry import RetryPolicy
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 
 #: The modules whose classes declare the known names.
 _OURS = ("pgqpy.", "pgqpy_consumers.")
@@ -61,6 +61,7 @@ def _is_number(value: object) -> bool:
 COUNT = Kind("a whole number, at least 1", lambda value: is_whole(value) and value >= 1)
 SECONDS = Kind("a number of seconds, not negative", lambda v: _is_number(v) and v >= 0)
 POSITIVE_SECONDS = Kind("a positive number of seconds", lambda v: _is_number(v) and v > 0)
+TEXT = Kind("a str", lambda value: isinstance(value, str))
 INTERVAL = Kind("a timedelta", lambda value: isinstance(value, timedelta))
 POSITIVE_INTERVAL = Kind(
     "a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta()
@@ -94,6 +95,10 @@ def check_overridden(owner: object, base: type, *names: str) -> None:
 
 def check_policy(policy: RetryPolicy) -> None:
     """Raise InvalidConsumer if it cannot be called like a policy."""
+    if isinstance(policy, type):
+        raise InvalidConsumer(
+            f"retry_policy is the class {policy.__name__}, not an object: {policy.__name__}(...)"
+        )
     try:
         inspect.signature(policy).bind(1, Exception())
     except TypeError as error:
@@ -101,6 +106,12 @@ def check_policy(policy: RetryPolicy) -> None:
             f"retry_policy cannot be called with an attempt and an error: {error}; as an attribute "
             "of a class a function must be a staticmethod"
         ) from None
+
+
+def check_returned(outcome: object) -> None:
+    """Raise TypeError for an outcome of tasks: returned by a consumer, it would have no effect."""
+    if isinstance(outcome, Retry | DeadLetter):
+        raise TypeError(f"a {type(outcome).__name__} was returned; in a consumer, raise it")
 
 
 def check_handler(owner: object, handler: object, *arguments: str) -> None:

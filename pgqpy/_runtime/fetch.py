@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 from psycopg.rows import tuple_row
 
 from pgqpy._wire.statements import checked, unencodable
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
+
+
+def require_psycopg(owner: object, conn: object) -> None:
+    """Raise TypeError if it is not a connection of psycopg, of the kind that ``owner`` needs."""
+    if not isinstance(conn, psycopg.Connection):
+        raise TypeError(
+            f"{type(owner).__name__} takes psycopg's Connection, such as pgqpy.connect()"
+            f" opens, not {conn!r:.80}"
+        )
 
 
 def fetch(

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 from psycopg.rows import tuple_row
 
 from pgqpy._wire.statements import checked, unencodable
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
+
+
+def require_psycopg(owner: object, conn: object) -> None:
+    """Raise TypeError if it is not a connection of psycopg, of the kind that ``owner`` needs."""
+    if not isinstance(conn, psycopg.AsyncConnection):
+        raise TypeError(
+            f"{type(owner).__name__} takes psycopg's AsyncConnection, such as pgqpy.async_connect()"
+            f" opens, not {conn!r:.80}"
+        )
 
 
 async def async_fetch(

@@ -227,7 +227,7 @@ def padded(event: Any, mark: Marker | None = None) -> Sequence[str | None]:
     """
     if is_cloud_event(event):
         event = (event,)
-    if isinstance(event, str) or not 0 < len(event) < len(_PADDING):
+    if isinstance(event, str | dict) or not 0 < len(event) < len(_PADDING):
         raise TypeError(
             f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
         )

@@ -85,6 +85,8 @@ def ui(
         import pgqpy.ui
     except ImportError:
         raise CliError("the console is not installed", 'pip install "pgqpy[ui]"') from None
+    if password and user_header:
+        raise click.UsageError("--password and --user-header exclude each other.")
     token = None if password or user_header else secrets.token_urlsafe(24)
     if token and not _is_loopback(host):
         raise click.UsageError(
@@ -112,7 +114,12 @@ def ui(
         with connect(each):
             pass  # a database that is not there is an error of the command, not of each page
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family)
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise CliError(
+            f"cannot listen on {host}, port {port}: {error.strerror}", "--port 0 takes a free one"
+        ) from error
     shown = f"[{host}]" if ":" in host else host
     link = f"http://{shown}:{listening.getsockname()[1]}/"
     for path in [f"{each}/" for each in named] or [""]:

@@ -225,6 +225,8 @@ class Loop:
             if self.step():
                 continue
             if until_empty:
+                self._look_at = monotonic()
+                self._look_for_ticks()
                 break
             # Ticks before the first LISTEN were not notified: poll once more.
             if not session.listen():

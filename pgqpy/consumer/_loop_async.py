@@ -222,6 +222,8 @@ class AsyncLoop:
             if await self.step():
                 continue
             if until_empty:
+                self._look_at = monotonic()
+                await self._look_for_ticks()
                 break
             # Ticks before the first LISTEN were not notified: poll once more.
             if not await session.listen():

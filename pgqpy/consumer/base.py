@@ -26,6 +26,7 @@ from pgqpy._runtime.checks import (
     check_hooks,
     check_overridden,
     check_policy,
+    check_returned,
     check_settings,
 )
 from pgqpy._runtime.failure import blame, decide, is_outage
@@ -54,7 +55,7 @@ class ConsumerOptions(TypedDict, total=False):
     queue: str | None
     consumer: str | None
     start: Start | None
-    handler: Callable[[Connection, Event], None] | None
+    handler: Callable[[Connection, Event], object] | None
     batch_size: int | None
     concurrency: int | None
     listen_dsn: str | None
@@ -158,7 +159,7 @@ class Consumer(Stoppable):
         queue: str | None = None,
         consumer: str | None = None,
         start: Start | None = None,
-        handler: Callable[[Connection, Event], None] | None = None,
+        handler: Callable[[Connection, Event], object] | None = None,
         batch_size: int | None = None,
         concurrency: int | None = None,
         listen_dsn: str | None = None,
@@ -365,7 +366,7 @@ class Consumer(Stoppable):
     def _handle(self, conn: Connection, event: Event) -> None:
         if self.handler is None:
             raise NotImplementedError
-        self.handler(conn, event)
+        check_returned(self.handler(conn, event))
 
     def _batches(self) -> Batches:
         """Return the batches of one run."""
@@ -399,14 +400,19 @@ class Consumer(Stoppable):
                 if batches.standby is not None:
                     batches.standby.close()
 
-    def _traced(self, batch: Batch, process: Callable[[Event], None]) -> Callable[[Event], None]:
+    def _traced(self, batch: Batch, process: Callable[[Event], object]) -> Callable[[Event], None]:
         """Return what processes an event, within a span if telemetry is on."""
+
+        def processed(event: Event) -> None:
+            if (outcome := process(event)) is not None:
+                check_returned(outcome)
+
         if spans.active is None:
-            return process
+            return processed
 
         def in_a_span(event: Event) -> None:
             with spans.processing_event(batch, event):
-                process(event)
+                processed(event)
 
         current = spans.active.one_by_one(batch) if self.concurrency == 1 else None
         if current is None:
@@ -415,7 +421,7 @@ class Consumer(Stoppable):
         def one_by_one(event: Event) -> None:
             current.event, current.began = event, monotonic()
             try:
-                process(event)
+                processed(event)
             except Exception as error:
                 current.failed(error)
                 raise

@@ -23,6 +23,7 @@ from pgqpy._runtime.checks import (
     check_hooks,
     check_overridden,
     check_policy,
+    check_returned,
     check_settings,
 )
 from pgqpy._runtime.failure import blame, decide, is_outage
@@ -51,7 +52,7 @@ class ConsumerOptions(TypedDict, total=False):
     queue: str | None
     consumer: str | None
     start: Start | None
-    handler: Callable[[AsyncConnection, Event], Awaitable[None]] | None
+    handler: Callable[[AsyncConnection, Event], Awaitable[object]] | None
     batch_size: int | None
     concurrency: int | None
     listen_dsn: str | None
@@ -155,7 +156,7 @@ class AsyncConsumer(AsyncStoppable):
         queue: str | None = None,
         consumer: str | None = None,
         start: Start | None = None,
-        handler: Callable[[AsyncConnection, Event], Awaitable[None]] | None = None,
+        handler: Callable[[AsyncConnection, Event], Awaitable[object]] | None = None,
         batch_size: int | None = None,
         concurrency: int | None = None,
         listen_dsn: str | None = None,
@@ -366,7 +367,7 @@ class AsyncConsumer(AsyncStoppable):
     async def _handle(self, conn: AsyncConnection, event: Event) -> None:
         if self.handler is None:
             raise NotImplementedError
-        await self.handler(conn, event)
+        check_returned(await self.handler(conn, event))
 
     def _batches(self) -> AsyncBatches:
         """Return the batches of one run."""
@@ -401,15 +402,20 @@ class AsyncConsumer(AsyncStoppable):
                     await batches.standby.close()
 
     def _traced(
-        self, batch: AsyncBatch, process: Callable[[Event], Awaitable[None]]
+        self, batch: AsyncBatch, process: Callable[[Event], Awaitable[object]]
     ) -> Callable[[Event], Awaitable[None]]:
         """Return what processes an event, within a span if telemetry is on."""
+
+        async def processed(event: Event) -> None:
+            if (outcome := await process(event)) is not None:
+                check_returned(outcome)
+
         if spans.active is None:
-            return process
+            return processed
 
         async def in_a_span(event: Event) -> None:
             with spans.processing_event(batch, event):
-                await process(event)
+                await processed(event)
 
         current = spans.active.one_by_one(batch) if self.concurrency == 1 else None
         if current is None:
@@ -418,7 +424,7 @@ class AsyncConsumer(AsyncStoppable):
         async def one_by_one(event: Event) -> None:
             current.event, current.began = event, monotonic()
             try:
-                await process(event)
+                await processed(event)
             except Exception as error:
                 current.failed(error)
                 raise

@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
+from pgqpy._runtime.checks import COUNT, INTERVAL, TEXT, check_settings
 from pgqpy._runtime.failure import decide
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
@@ -215,7 +215,7 @@ class GroupConsumer(Consumer):
 
     def _check(self) -> None:
         super()._check()
-        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
+        check_settings(self, {"key": TEXT, "lease": INTERVAL, "partitions": COUNT})
 
     def _batches(self) -> Batches:
         return _GroupBatches(self)

@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
+from pgqpy._runtime.checks import COUNT, INTERVAL, TEXT, check_settings
 from pgqpy._runtime.failure import decide
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
@@ -213,7 +213,7 @@ class AsyncGroupConsumer(AsyncConsumer):
 
     def _check(self) -> None:
         super()._check()
-        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
+        check_settings(self, {"key": TEXT, "lease": INTERVAL, "partitions": COUNT})
 
     def _batches(self) -> AsyncBatches:
         return _AsyncGroupBatches(self)

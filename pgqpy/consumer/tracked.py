@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Unpack
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.checks import check_returned
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
@@ -105,7 +106,8 @@ class TrackedConsumer(TargetConsumer):
                 if self.is_done(target, batch, event):
                     return
                 begun = True
-                self.process_tracked_event(target, event)
+                process: Callable[..., object] = self.process_tracked_event
+                check_returned(process(target, event))
                 if event.id not in batch.retries:
                     self.set_done(target, batch, event)
         except Exception as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Unpack
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.checks import check_returned
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
@@ -102,7 +103,8 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
                 if await self.is_done(target, batch, event):
                     return
                 begun = True
-                await self.process_tracked_event(target, event)
+                process: Callable[..., Awaitable[object]] = self.process_tracked_event
+                check_returned(await process(target, event))
                 if event.id not in batch.retries:
                     await self.set_done(target, batch, event)
         except Exception as error:

@@ -49,14 +49,14 @@ def maintenance(state: Judgement) -> Iterator[Finding]:
     for failure in state.readings.failures:
         if failure.operation == REFUSED:
             yield warning(
-                f"{failure.error} (since {duration(failure.age)})",
+                f"{failure.error} (for {duration(failure.age)})",
                 "drop it if it is not yours; what maintenance runs must belong to the ticker's "
                 "role, to pgq_owner or to a superuser, and so must its schema",
             )
             continue
         argument = f" of {failure.argument}" if failure.argument is not None else ""
         yield problem(
-            f"the ticker fails in {failure.operation}{argument} since {duration(failure.age)}: "
+            f"the ticker has failed in {failure.operation}{argument} for {duration(failure.age)}: "
             f"{failure.error}",
             "remove the cause; the ticker tries again by itself, and does everything else "
             "meanwhile",
@@ -143,14 +143,14 @@ def rotation(state: Judgement) -> Iterator[Finding]:
         overdue = -queue.rotation_due_in
         if others:
             yield warning(
-                f"{queue.queue}: rotation is due since {duration(overdue)} and waits "
+                f"{queue.queue}: rotation has been due for {duration(overdue)} and waits "
                 f"for {', '.join(others)}",
                 "it goes on by itself when that has moved on; until then the event tables grow",
             )
         elif overdue > state.patience and not queue.rotation_held_by:
             yield problem(
-                f"{queue.queue}: rotation is due since {duration(overdue)}, and nothing is known "
-                "to hold it up: maintenance does not run, or fails",
+                f"{queue.queue}: rotation has been due for {duration(overdue)}, and nothing is "
+                "known to hold it up: maintenance does not run, or fails",
                 "keep `pgqpy ticker` running, and see its log",
             )
     yield ok("no rotation that is due is held up")
@@ -280,7 +280,7 @@ def _failing(queue: QueueStatus, consumers: list[ConsumerStatus], patience: time
         again = f"it was last tried {ago(failing.last_attempt)}: start it again"
     return problem(
         f"{queue.queue}: {consumer.consumer}{also} fails in batch {failing.batch_id}{event}, "
-        f"{plural(failing.attempts, 'time')} since {duration(failing.age)}, "
+        f"{plural(failing.attempts, 'time')} in {duration(failing.age)}, "
         f"{_behind(queue, consumers)}: {failing.error}",
         f"remove the cause; {again}",
     )

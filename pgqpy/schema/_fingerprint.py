@@ -21,14 +21,21 @@ _SCHEMAS = (*SCHEMAS, NODE_SCHEMA)
 _TABLE = f"{VERSION_SCHEMA}.{VERSION_TABLE}"
 
 # All that a migration brings back. A function has another xmin when it was replaced, altered or
-# granted, and after a restore. Relations of single queues have numbers in their names.
+# granted, and after a restore. Of _shown and inbox, which change when queues are restricted, only
+# what stays counts. Relations of single queues have numbers in their names.
 _CATALOG = f"""
 select pg_catalog.md5(pg_catalog.string_agg(each, chr(10) order by each))
-  from (select concat_ws(' ', 'function', oid, xmin)
+  from (select concat_ws(' ', 'function', oid,
+                         case proname when '_shown'
+                             then concat_ws(' ', prosrc, proowner, proacl)
+                             else xmin::text end)
           from pg_catalog.pg_proc
          where pronamespace in (select oid from pg_catalog.pg_namespace where nspname in {_SCHEMAS})
         union all
-        select concat_ws(' ', 'relation', oid, relowner, relacl)
+        select concat_ws(' ', 'relation', oid, relowner,
+                         case relname when 'inbox'
+                             then array_remove(relacl, 'pgq_writer=a/pgq_owner')
+                             else relacl end)
           from pg_catalog.pg_class
          where relnamespace in (select oid from pg_catalog.pg_namespace where nspname in {_SCHEMAS})
            and relkind in ('r', 'p', 'v', 'S')

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg import sql
 
+from pgqpy._runtime.words import printable
 from pgqpy.schema._database import ALL_SCHEMAS, driver_of, with_node
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _some(names: list[str], most: int = 10) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return ", ".join(map(printable, names[:most])) + (", ..." if len(names) > most else "")
 
 
 # Partitions and children are counted with their parents.

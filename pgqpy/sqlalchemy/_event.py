@@ -129,6 +129,10 @@ class Event:
             "eager_defaults": False,
             "polymorphic_identity": own.get("__event_type__"),
         }
+        if hasattr(cls, "registry") and not (hasattr(cls, "__queue__") or "__abstract__" in own):
+            raise InvalidParameter(
+                f"{cls.__name__} has no queue", hint="Give the class the name of one: a __queue__."
+            )
         if "__queue__" in own:
             _check_only_class(cls)
             mapped.__table__ = queue_table(cls.__queue__)

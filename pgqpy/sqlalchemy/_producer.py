@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
@@ -205,14 +206,14 @@ def _real(session: AnyAsyncSession) -> AsyncSession | AsyncConnection:
     """Return the current task's session of a scoped one. Raises TypeError for other objects."""
     real = session() if isinstance(session, async_scoped_session) else session
     if not hasattr(real, "run_sync"):
-        raise _wrong(real, "AsyncSession or AsyncConnection", "Producer")
+        raise _wrong(real, "an AsyncSession or AsyncConnection", "Producer")
     return real
 
 
 def _checked(session: AnySession) -> AnySession:
     """Return it, if it can write events. Raises TypeError."""
     if hasattr(session, "run_sync") or not hasattr(session, "begin_nested"):
-        raise _wrong(session, "Session or Connection", "AsyncProducer")
+        raise _wrong(session, "a Session or Connection", "AsyncProducer")
     return session
 
 
@@ -220,9 +221,11 @@ def _wrong(given: object, wanted: str, other: str) -> TypeError:
     kind = type(given).__name__
     if isinstance(given, sa.Engine | AsyncEngine):
         advice = f"{kind}.begin() gives a connection with a transaction"
+    elif isinstance(given, psycopg.Connection | psycopg.AsyncConnection):
+        kind, advice = f"psycopg's {kind}", "that is for pgqpy.Producer and pgqpy.AsyncProducer"
     else:
         advice = f"for what there is besides, see pgqpy.sqlalchemy.{other}"
-    return TypeError(f"events are written by a {wanted}, not by {kind}; {advice}")
+    return TypeError(f"events are written by {wanted}, not by {kind}; {advice}")
 
 
 def _execute(session: AnySession, statement: bytes, arguments: Sequence[Any]) -> list[Any]:

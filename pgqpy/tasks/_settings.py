@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
 from pgqpy._runtime.checks import (
@@ -145,7 +146,9 @@ def set_given(worker: object, known: type, given: Mapping[str, Any]) -> None:
     """Set the attributes that are given. Raises TypeError for one that is not ``known``."""
     for name, value in given.items():
         if name not in known.__annotations__:
-            raise TypeError(f"{type(worker).__name__}() has no setting {name!r}")
+            near = get_close_matches(name, known.__annotations__, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"{type(worker).__name__}() has no setting {name!r}{meant}")
         if value is not None:
             setattr(worker, name, value)
 
@@ -306,7 +309,9 @@ def row_settings_of(worker: Any, *, strict: bool) -> RowSettings:
     if whole_batches == (_overrides(worker, worker._way) or worker.handler is not None):
         name = type(worker).__name__
         raise InvalidConsumer(f"{name} must have one of a handler, {worker._way} and process_batch")
-    _check(worker, _KINDS_OF_ROWS, "where to write", "row")
+    # The second is of a `ModelWorker`.
+    arguments = ("session", "obj") if hasattr(worker, "process_object") else ("conn", "row")
+    _check(worker, _KINDS_OF_ROWS, *arguments)
     return _collected(RowSettings, worker, whole_batches=whole_batches, strict=strict)
 
 

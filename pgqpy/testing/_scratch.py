@@ -150,6 +150,8 @@ class ScratchDatabase:
         return Tasks(self.conn).change(queue, {"status": "scheduled"}, {"delay": 0})
 
     def _require_own(self, consumer: Any) -> None:
+        if isinstance(consumer, type):
+            raise TypeError(f"an object is drained, such as {consumer.__name__}(pgq.dsn)")
         if consumer.dsn != self.dsn:
             raise PgqError(
                 f"{type(consumer).__name__} is for another database than the test's",

@@ -257,6 +257,7 @@ def test_a_server_that_will_not_do_is_named_in_one_line(
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines([f"no databases can be made on *{what}*"])
         assert len(result.outlines) < 30
+    run(pytester, "--pgqpy-dsn", "postgresql+psycopg:///db").stdout.fnmatch_lines(["*libpq_dsn*"])
 
 
 def test_it_starts_nothing_that_is_not_asked_for(pytester: pytest.Pytester) -> None:

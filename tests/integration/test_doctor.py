@@ -158,7 +158,7 @@ def paused_ticks(place: Place) -> Iterator[str]:
 @fault("maintenance", Verdict.PROBLEM)
 def failing_maintenance(place: Place) -> Iterator[str]:
     place.conn.execute("select pgq.note_failures('{vacuum}', '{t}', '{no space}')")
-    yield "the ticker fails in vacuum of t"
+    yield "the ticker has failed in vacuum of t"
     place.conn.execute("select pgq.note_failures('{}', '{}', '{}')")
 
 

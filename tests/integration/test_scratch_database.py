@@ -16,7 +16,7 @@ from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy.errors import InvalidPayload, InvalidTask, PgqError
 from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, Retry, RetryPolicy
-from pgqpy.tasks import CurrentJob, Flow, TaskApp, current_job
+from pgqpy.tasks import CurrentJob, Flow, TaskApp, TaskWorker, current_job
 from pgqpy.testing import ScratchDatabase, eager, run_job
 
 pytestmark = pytest.mark.any_pg
@@ -140,6 +140,8 @@ def test_drain_runs_workers_and_tasks_are_brought_forward(scratch: ScratchDataba
     assert "ZeroDivisionError" in failed.headers["reason"]  # type: ignore[index]
     with pytest.raises(PgqError, match="AppWorker is for another database"):
         scratch.drain(app.worker("postgresql:///other"))
+    with pytest.raises(TypeError, match=r"TaskWorker\(pgq\.dsn\)"):
+        scratch.drain(TaskWorker)  # type: ignore[arg-type]
 
 
 def test_eager_jobs_run_when_they_are_pushed() -> None:

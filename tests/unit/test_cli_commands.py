@@ -18,6 +18,7 @@ from pgqpy.cli._app import COMMANDS as LISTED
 from pgqpy.cli._app import Root
 from pgqpy.cli._base.command import Command
 from pgqpy.cli._base.errors import Situation, explain
+from pgqpy.errors import ContractNotFound, ContractViolation, PgqError
 
 
 def commands(group: click.Group, path: str = "pgqpy") -> Iterator[tuple[str, Command]]:
@@ -171,3 +172,14 @@ def test_the_notes_of_an_error_are_part_of_its_message() -> None:
     assert explain(error, Situation()).message == (
         "could not extend file (100 events were inserted before)"
     )
+
+
+def test_a_mistyped_command_is_told_from_all_commands() -> None:
+    """They are imported only when they run."""
+    result = CliRunner().invoke(Root("pgqpy"), ["contrct"])
+    assert "Did you mean 'contract'?" in result.stderr
+
+
+@pytest.mark.parametrize("error", [ContractNotFound("none"), ContractViolation("no")])
+def test_a_contract_is_looked_at_by_commands(error: PgqError) -> None:
+    assert "`pgqpy contract" in (explain(error, Situation()).hint or "")

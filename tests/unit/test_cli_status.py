@@ -228,7 +228,7 @@ def test_a_consumer_that_fails_is_failing_and_not_ok_or_stuck_and_keeps_its_even
         assert status.queues[0].consumers[0].state is ConsumerState.FAILING
         [alert] = status.alerts
         assert alert.message.startswith(
-            "flights: counter fails in batch 7 at event 1234, 3 times since 2 min, last seen"
+            "flights: counter fails in batch 7 at event 1234, 3 times in 2 min, last seen"
         )
         assert alert.message.endswith(": ZeroDivisionError: no")
         assert "unregister" not in remedy(alert)

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import pgqpy
 from pgqpy.errors import InvalidConsumer
@@ -46,6 +47,14 @@ async def _later(self: object, conn: object, event: object) -> None: ...
 def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConsumer, match=f"Mine.*{said}"):
         sync_consumer(**members)._check()
+
+
+def test_a_group_that_cannot_work_is_refused() -> None:
+    for name in ("key", "lease"):
+        group = pgqpy.GroupConsumer("", queue="q", consumer="c", handler=print)
+        setattr(group, name, 5)
+        with pytest.raises(InvalidConsumer, match=f"{name} is 5; it must be a"):
+            group._check()
 
 
 def test_a_handler_that_cannot_work_is_refused() -> None:
@@ -109,3 +118,10 @@ def test_whatever_can_be_called_like_the_method_will_do() -> None:
         process_event = traced(_later)
 
     Mine("")._check()
+
+
+@pytest.mark.parametrize("kind", [pgqpy.Admin, pgqpy.GroupAdmin, pgqpy.DeadLetters])
+@pytest.mark.parametrize("given", ["dbname=shop", sa.create_engine("sqlite://"), None])
+def test_an_administrator_of_no_connection_is_refused(kind: Any, given: object) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__} takes psycopg's Connection, such"):
+        kind(given)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
-from pgqpy import dsn
+from pgqpy import Consumer, dsn
 from pgqpy.errors import InvalidDsn
 
 
@@ -43,3 +44,11 @@ def test_a_redacted_dsn_names_the_place_and_not_the_password() -> None:
 
 def test_several_hosts_are_fine() -> None:
     assert dsn.parse("postgresql://a:5432,b:5433/db")["host"] == "a,b"
+
+
+def test_a_url_or_an_engine_of_sqlalchemy_is_told_from_a_dsn() -> None:
+    url = "postgresql+psycopg://me:secret@localhost/db"
+    for use in (lambda: dsn.parse(url), lambda: Consumer(sa.create_engine(url))):  # type: ignore[arg-type]
+        with pytest.raises(InvalidDsn, match="libpq_dsn") as info:
+            use()
+        assert "secret" not in str(info.value)

@@ -36,6 +36,12 @@ def test_invalid_options_are_refused(option: dict[str, Any], said: str, hint: st
     assert hint in str(refused.value.hint)
 
 
+def test_a_job_is_not_made_with_an_option_that_there_is_not() -> None:
+    with pytest.raises(InvalidTask, match="no option 'prioriti' for the job job") as refused:
+        TaskApp("mails").task(prioriti=5)(job)  # type: ignore[call-overload]
+    assert "There are name, aliases, " in str(refused.value.hint)
+
+
 def test_a_job_cannot_be_made_with_an_infinite_lease() -> None:
     with pytest.raises(InvalidTask, match="the lease of job is inf"):
         TaskApp("mails").task(lease=math.inf)(job)

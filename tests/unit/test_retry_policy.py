@@ -14,6 +14,7 @@ from pgqpy import DeadLetter, ExponentialBackoff, FixedDelay, Retry
 from pgqpy._runtime.checks import check_policy
 from pgqpy.event import PIECE, Retries
 from pgqpy.retry import in_short
+from pgqpy.tasks import TaskApp
 
 ERROR = ValueError("why")
 
@@ -72,6 +73,11 @@ def test_a_policy_is_anything_that_takes_an_attempt_and_an_error() -> None:
     check_policy(lambda attempt, error: attempt * 2.0)
     with pytest.raises(TypeError, match="staticmethod"):
         check_policy(lambda attempt: 1)  # type: ignore[arg-type, misc]
+    # Its attempt would be the delay.
+    with pytest.raises(TypeError, match=r"class FixedDelay, not an object: FixedDelay\(\.\.\.\)"):
+        check_policy(FixedDelay)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="retry_policy cannot be called"):
+        TaskApp(retry_policy=5)  # type: ignore[arg-type]
 
 
 def test_an_error_is_told_in_one_line() -> None:

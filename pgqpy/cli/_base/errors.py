@@ -166,6 +166,8 @@ _COMMANDS: dict[type[Exception], str] = {
     " else `pgqpy queue config QUEUE disable_insert false` opens it",
     pgqpy.errors.QueueInUse: "--force drops it nevertheless",
     pgqpy.errors.CaptureError: "`pgqpy capture list` shows what is captured; --replace changes how",
+    pgqpy.errors.ContractNotFound: "`pgqpy contract list` shows what there is",
+    pgqpy.errors.ContractViolation: "mend the payload; `pgqpy contract show` prints the schema",
     pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",
     pgqpy.errors.GroupNotFound: "`pgqpy group list` shows them, `pgqpy group create` makes one",
     pgqpy.errors.KeysParked: "see what is: `pgqpy group parked`; --force drops the group with it",

@@ -104,7 +104,7 @@ def run(
             raise click.UsageError("read_dsn is one server's standby: leave it out with --shards.")
         consumer = made.from_config(config) if shards is None else _sharded(made, config, shards)
     except files.ConfigError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(f"{error}; --example prints all settings") from None
     except PgqError:
         raise
     except (TypeError, ValueError) as error:

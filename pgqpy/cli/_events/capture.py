@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from psycopg import sql
+from psycopg import DataError, ProgrammingError, sql
 from psycopg.errors import InvalidName
 
 from pgqpy._runtime.words import plural
@@ -74,7 +74,16 @@ def add(conn: Connection, table: str, queue: str, replace: bool, **chosen: Any) 
         )
     )
     _require_table(conn, table)
-    conn.execute(statement, {"table": table, "queue": queue, **given})
+    try:
+        conn.execute(statement, {"table": table, "queue": queue, **given})
+    except (ProgrammingError, DataError) as error:
+        # SQL of the user's is the condition alone; what the function itself says has its own codes.
+        if error.diag.context is None or str(error.sqlstate).startswith(("PQ", "42501")):
+            raise
+        raise CliError(
+            f"the condition cannot be computed: {error.diag.message_primary}",
+            "write it over new and old, as in: new.delay > 60",
+        ) from error
     say(f"changes of table {table} are events in queue {queue} from now on")
 
 

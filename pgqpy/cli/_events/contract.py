@@ -20,7 +20,7 @@ from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, print_json, say
 from pgqpy.connection import Connection
-from pgqpy.errors import ContractViolation
+from pgqpy.errors import ContractNotFound, ContractViolation
 
 type_option = click.option(
     "--type",
@@ -131,7 +131,7 @@ def show(conn: Connection, queue: str, ev_type: str | None, version: int | None)
     """
     found = Admin(conn).get_contract(queue, ev_type, version)
     if found is None:
-        raise CliError(f"queue {queue} has no contract for these events")
+        raise ContractNotFound(f"queue {queue} has no contract for these events")
     print_json(found.schema)
 
 

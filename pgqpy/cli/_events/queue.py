@@ -158,7 +158,9 @@ def show(conn: Connection, queue: str) -> None:
 
 @queue.command("config", role="pgq_admin")
 @queue_argument
-@click.argument("parameter", type=click.Choice([*PARAMETERS]), required=False)
+@click.argument(
+    "parameter", type=click.Choice([*PARAMETERS]), metavar="[PARAMETER]", required=False
+)
 @click.argument("value", type=TEXT, required=False)
 @json_option
 def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:

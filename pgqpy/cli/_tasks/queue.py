@@ -124,7 +124,9 @@ def _since(time: datetime | None) -> timedelta | None:
 
 @task.command("config", role="pgq_admin")
 @task_queue_argument
-@click.argument("parameter", type=click.Choice([*PARAMETERS]), required=False)
+@click.argument(
+    "parameter", type=click.Choice([*PARAMETERS]), metavar="[PARAMETER]", required=False
+)
 @click.argument("value", type=TEXT, required=False)
 @json_option
 def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:

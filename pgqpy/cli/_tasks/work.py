@@ -92,7 +92,10 @@ def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[
     given = {key: value for key, value in settings.items() if value is not None}
     try:
         if jobs is not None and isinstance(found, jobs.TaskApp):
-            awaited = any(map(inspect.iscoroutinefunction, found.functions))
+            its = [j for j in found.jobs.values() if not queues or j.default.queue in queues]
+            # Either kind of worker runs both kinds of jobs, but those with its connection.
+            bound = [job for job in its if job.transaction] or its
+            awaited = any(inspect.iscoroutinefunction(job.function) for job in bound)
             return (found.async_worker if awaited else found.worker)(dsn, queues, **given)
         if isinstance(found, type) and issubclass(found, TaskWorker | AsyncTaskWorker):
             return found(dsn, queues, **given)

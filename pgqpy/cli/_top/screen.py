@@ -227,10 +227,11 @@ class Screen:
         for number, heading in enumerate(table.headings):
             mark = ("▼" if table.reverse else "▲") if number == table.order else ""
             words = any(isinstance(row.cells[number].value, str) for row in seen)
+            # Where all do not fit, names are cut, not numbers: columns that may wrap shrink first.
             drawn.add_column(
-                heading + mark,
+                _cut(heading + mark),
                 justify="left" if words or number == 0 else "right",
-                no_wrap=True,
+                no_wrap=not words,
                 overflow="ellipsis",
             )
         for number, row in enumerate(seen, first):
@@ -244,4 +245,8 @@ class Screen:
 
 
 def _cells(row: Row) -> list[Text]:
-    return [Text(printable(cell.text), cell.style) for cell in row.cells]
+    return [_cut(printable(cell.text), cell.style) for cell in row.cells]
+
+
+def _cut(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")

@@ -15,7 +15,16 @@ from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._jobs.current import Middleware
 from pgqpy.tasks._jobs.flow import Flow
-from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R, UniqueKey, check_positive
+from pgqpy.tasks._jobs.job import (
+    Job,
+    Key,
+    P,
+    PushOptions,
+    R,
+    UniqueKey,
+    check_options,
+    check_positive,
+)
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
 from pgqpy.tasks._jobs.periodic import every as interval_expression
 from pgqpy.tasks._jobs.worker import AppWorker
@@ -48,6 +57,8 @@ class TaskApp:
 
     def __init__(self, queue: str = "default", *, retry_policy: RetryPolicy | None = None) -> None:
         """``queue`` and ``retry_policy`` are the defaults of the jobs."""
+        if retry_policy is not None:
+            check_policy(retry_policy)
         self.queue = queue
         self.retry_policy = retry_policy
         self.jobs: dict[str, Job[Any, Any]] = {}
@@ -119,6 +130,8 @@ class TaskApp:
             if retry_policy is not None:
                 check_policy(retry_policy)
             check_positive(lease, f"the lease of {known}")
+            others = ("name", "aliases", "lease", "retry_policy", "transaction")
+            check_options(push, f"the job {known}", *others)
             options = PushOptions(queue=self.queue if queue is None else queue, **push)
             job = Job(self, function, known, options, lease, retry_policy, transaction)
             self.jobs[known] = job
@@ -215,11 +228,6 @@ class TaskApp:
         """Return the schedules in the server's form. Raises InvalidPayload for arguments that a job
         does not take."""
         return [make() for make in self.periodics.values()]
-
-    @property
-    def functions(self) -> list[Callable[..., Any]]:
-        """Return the functions of all jobs."""
-        return [job.function for job in self.jobs.values()]
 
     @property
     def queues(self) -> list[str]:

@@ -252,11 +252,7 @@ class Job(Push[P], Generic[P, R]):
 
     def options(self, **options: Any) -> Push[P]:
         """Change some `PushOptions`: ``job.options(delay=60, priority=5).push(conn, ...)``."""
-        if unknown := options.keys() - PushOptions.__slots__:
-            raise InvalidTask(
-                f"no option {min(unknown)!r} for pushing {self.name}",
-                hint=f"There are {', '.join(PushOptions.__slots__)}.",
-            )
+        check_options(options, f"pushing {self.name}")
         changed = replace(self.default, **options)
         return Push(self.name, self.arguments, changed, self.default)
 
@@ -280,6 +276,15 @@ class Jobs(Protocol):
 _UNIQUE = ("unique_while", "unique_for", "replace")
 _NONE = PushOptions(queue="")
 _KEYS = ("order_key", "unique_key")
+
+
+def check_options(options: Mapping[str, object], what: str, *others: str) -> None:
+    """Raise InvalidTask for an option that `PushOptions` does not have."""
+    if unknown := options.keys() - PushOptions.__slots__:
+        raise InvalidTask(
+            f"no option {min(unknown)!r} for {what}",
+            hint=f"There are {', '.join((*others, *PushOptions.__slots__))}.",
+        )
 
 
 def _push(client: Any, queue: str, payload: Any, settings: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 
 import psycopg
@@ -54,6 +55,14 @@ def test_nothing_is_called_in_a_schema_that_another_role_has_made(
                 assert conn.execute("select from ran").fetchall() == []
         finally:
             conn.execute("reset role; drop owned by test_planter cascade; drop role test_planter")
+
+
+def test_a_console_that_cannot_be_served_says_what_to_do(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = cli.fails("ui", "--port", str(taken.getsockname()[1]))
+    assert "already in use" in told
+    assert "--port 0 takes a free one" in told
+    assert "exclude each other" in cli.fails("ui", "--password", "--user-header", "X", exit_code=2)
 
 
 def test_every_command_says_what_its_database_lacks(empty_cli: Cli) -> None:

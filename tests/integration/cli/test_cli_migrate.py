@@ -38,8 +38,9 @@ def test_the_schema_is_removed_only_by_force_when_something_is_lost(
     conn.execute("select pgq_ext.set_batch_done('loader', 'flights', 1)")
     assert "loader" in cli.fails("migrate", "--down", "base")
     conn.execute("select pgq_ext.forget_consumer('loader', 'flights')")
+    cli.ok("queue", "create", "a\nb")
     cli.ok("queue", "create", "flights")
-    assert "flights" in cli.fails("migrate", "--down", "base")
+    assert "would lose 2 queues (a\\nb, flights)" in cli.fails("migrate", "--down", "base")
     assert cli.ok("migrate", "--down", "base", "--force") == "the schema is removed\n"
     assert "no pgq schema" in cli.fails("queue", "list")
     cli.ok("migrate")

@@ -597,9 +597,12 @@ from pgqpy.tasks import TaskApp
 
 app = TaskApp("jobs")
 
-@app.task
+@app.task(transaction=True)
 def add(one: int, two: int) -> int:
     return one + two
+
+@app.task
+async def other() -> None: ...
 
 class Mailer(TaskWorker):
     queues = "mails"

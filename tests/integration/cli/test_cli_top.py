@@ -33,8 +33,8 @@ from tests.fixtures.fix_db import Connect, Connection
 EVIL = "\x1b[31mred\x07[bold]"
 
 
-def look(screen: Screen, height: int = 30) -> str:
-    console = Console(width=120, height=height, force_terminal=True, color_system=None)
+def look(screen: Screen, height: int = 30, width: int = 120) -> str:
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
         console.print(screen.draw(console))
     return capture.get()
@@ -170,6 +170,15 @@ def test_a_screen_of_any_height_shows_the_selected_line(screen: Screen) -> None:
     press(screen, "2", "end")
     for height in (1, 7, 8, 24):
         assert (screen.selected or ())[1] in look(screen, height)
+
+
+def test_long_names_leave_room_for_numbers(conn: Connection, screen: Screen) -> None:
+    Tasks(conn).create_queue("long" * 15)
+    screen.reading = read_all(conn, History(), timedelta(minutes=5))
+    press(screen, "3")
+    told = look(screen, width=76)
+    assert "longlo" in told
+    assert {"Available", "Claimed", "Stopped"} <= set(told.split())
 
 
 def test_without_rights_on_tasks_the_rest_is_shown(screen: Screen) -> None:

@@ -405,6 +405,23 @@ def test_a_consumer_says_that_no_ticker_runs(
     assert counts(conn) == {}
 
 
+def test_a_consumer_that_ends_says_too_that_no_ticker_runs(
+    conn: Connection,
+    queue: str,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it has just nothing to do, whatever was inserted."""
+    monkeypatch.setattr(_loop, "_NO_TICK", 0)
+    consumer = make(Counter)
+    consumer.run(until_empty=True)
+    assert "no tick" not in caplog.text
+    Producer(queue).insert_event(conn, "t", "a")
+    consumer.run(until_empty=True)
+    assert "has new events, and no tick for" in caplog.text
+
+
 def test_with_a_minimal_lag_young_batches_wait(conn: Connection, make: Make) -> None:
     class Behind(Counter):
         min_lag: timedelta | None = timedelta(hours=1)

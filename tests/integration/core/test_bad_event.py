@@ -259,6 +259,19 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
         assert "a statement failed" in reason
 
 
+@pytest.mark.parametrize("kind", [Consumer, pgqpy.TrackedConsumer])
+@pytest.mark.parametrize("outcome", [Retry(60), DeadLetter("so")])
+def test_an_outcome_that_is_returned_is_an_error(
+    dsn: str, put: Put, kind: type[Consumer], outcome: Exception
+) -> None:
+    """Workers of tasks take it; for a consumer the event would be done."""
+    consumer = kind(dsn, queue="test_queue", consumer="picky", handler=lambda *_: outcome)
+    put("a")
+    for _ in range(2):
+        with pytest.raises(TypeError, match=f"a {type(outcome).__name__} was returned; in a cons"):
+            consumer.run_once()
+
+
 @pytest.mark.parametrize("bad", [0, 40, 99])
 def test_finding_the_handler_that_ignored_a_failed_statement_costs_a_few_runs_of_each(
     dsn: str, conn: Connection, put: Put, bad: int

@@ -344,3 +344,8 @@ def test_commands_that_change_want_to_be_told_which(cli: Cli, conn: Connection, 
 def test_a_filter_with_a_text_that_cannot_be_is_refused(conn: Connection) -> None:
     with pytest.raises(PgqError, match="NUL"):
         DeadLetters(conn).find(DeadLetterFilter(reason="\0"))
+
+
+def test_dead_letters_are_not_chosen_by_a_list(conn: Connection) -> None:
+    with pytest.raises(TypeError, match=r"by a DeadLetterFilter, not \[1\]"):
+        DeadLetters(conn).purge([1])  # type: ignore[arg-type]

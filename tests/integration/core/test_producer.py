@@ -226,12 +226,12 @@ def test_a_text_that_cannot_be_stored_is_refused_with_the_remedy(
 
 @pytest.mark.parametrize("method", ["insert_event", "insert_events", "insert_events_returning"])
 def test_another_connection_than_psycopgs_is_a_type_error(method: str) -> None:
-    with pytest.raises(TypeError, match=r"connection of psycopg.*pgqpy\.sqlalchemy\.Producer"):
+    with pytest.raises(TypeError, match=r"psycopg's Connection,.*pgqpy\.sqlalchemy\.Producer"):
         getattr(Producer("q"), method)(object(), [])
 
 
 @pytest.mark.one_database
-@pytest.mark.parametrize("bad", [("a", 5), ("a", b"bytes"), (), tuple("abcdefg"), "text"])
+@pytest.mark.parametrize("bad", [("a", 5), ("a", b"bytes"), (), tuple("abcdefg"), "text", {"a": 1}])
 def test_what_is_no_event_is_a_type_error(conn: Connection, queue: str, bad: EventFields) -> None:
     with pytest.raises(TypeError, match="event"):
         Producer(queue).insert_events(conn, [("good",), bad])

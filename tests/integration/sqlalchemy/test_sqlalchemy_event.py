@@ -286,5 +286,8 @@ def test_a_queue_has_one_class() -> None:
         with pytest.raises(errors.InvalidParameter, match="__event_type__"):
             type("Second", bases, {"__queue__": "orders"})
     other: Any = declarative_base()
+    with pytest.raises(errors.InvalidParameter, match="Lacking has no queue"):
+        type("Lacking", (Event, other), {"__event_type__": "only"})
+    type("Common", (Event, other), {"__abstract__": True})
     made: Any = type("Other", (Event, other), {"__queue__": "orders", "__event_type__": "only"})
     assert made({"n": 1}).ev_type == "only"

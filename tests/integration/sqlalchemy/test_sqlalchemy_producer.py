@@ -322,3 +322,8 @@ def test_what_has_no_transaction_or_is_of_the_other_kind_is_refused(engine: sa.E
         asyncio.run(other.insert_event(async_engine, "t"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"sqlalchemy\.Producer"):
         asyncio.run(other.insert_events(Session(engine), EVENTS))  # type: ignore[arg-type]
+    with (
+        pgqpy.connect(libpq_dsn(engine.url)) as conn,
+        pytest.raises(TypeError, match=r"by a Session or .*, not by psycopg's Connection; "),
+    ):
+        sync.insert_event(conn, "t")  # type: ignore[arg-type]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from pgqpy import errors
-from pgqpy.tasks import Task, TaskWorker
+from pgqpy.sqlalchemy import ModelWorker, TaskColumns
+from pgqpy.tasks import TableWorker, Task, TaskWorker
 from tests.fixtures.fix_task_worker import Writer
 
 
@@ -45,8 +47,23 @@ def test_a_worker_has_one_way_to_work() -> None:
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:
     settings: Any = {"leese": 5}
-    with pytest.raises(TypeError, match=r"TaskWorker\(\) has no setting 'leese'"):
+    with pytest.raises(TypeError, match=r"TaskWorker\(\) has no setting 'leese'; did you mean"):
         TaskWorker("", "work", print, **settings)
+
+
+def test_a_handler_of_rows_that_cannot_be_called_is_refused() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Mail(TaskColumns, Base):
+        __tablename__ = "mail"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    handler: Any = lambda row: None  # noqa: E731
+    with pytest.raises(errors.InvalidConsumer, match=r"called with \(conn, row\); it takes \(row"):
+        TableWorker("", table="mail", handler=handler).run()
+    with pytest.raises(errors.InvalidConsumer, match=r"called with \(session, obj\)"):
+        ModelWorker("", model=Mail, handler=handler).run()
 
 
 def test_a_setting_of_none_is_that_of_the_class() -> None:
