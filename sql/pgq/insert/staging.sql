@@ -85,7 +85,7 @@ begin
     if v_table is null then
         return false;
     end if;
-    execute format('drop table %s', v_table::regclass);
+    execute format('drop table %s cascade', v_table::regclass);
     return true;
 end;
 $$;
@@ -120,9 +120,9 @@ begin
         foreach v_table in array v_job.tables
         loop
             begin
-                execute format('drop table pgq_staging.%I', v_table);
+                execute format('drop table pgq_staging.%I cascade', v_table);
                 v_count := v_count + 1;
-            exception when lock_not_available or undefined_table or dependent_objects_still_exist then
+            exception when lock_not_available or undefined_table then
                 null;
             end;
         end loop;
