@@ -321,9 +321,12 @@ begin
     end if;
     begin
         if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window', 'keep')
-           and x_param_value::interval not between interval '0' and interval '1000 years'
+           and (x_param_value::interval not between interval '0' and interval '1000 years'
+                or 0 > any (array[date_part('year', x_param_value::interval), date_part('month', x_param_value::interval),
+                                  date_part('day', x_param_value::interval), date_part('hour', x_param_value::interval)]))
         then
-            -- Clients could not read longer intervals, and least of all infinite ones.
+            -- Clients could not read longer intervals, and least of all infinite ones. Those that add days to what they take
+            -- in years lead out of all times, and so end the maintenance of all queues.
             raise exception using errcode = 'interval_field_overflow', message = 'it is not from 0 to 1000 years';
         end if;
         execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);

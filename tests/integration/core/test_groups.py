@@ -189,6 +189,7 @@ def test_nonsense_and_what_is_not_there_are_refused(conn: Connection, queue: str
     for partitions, lease, limit in (
         *((partitions, "1 s", 1) for partitions in (0, 1025, None)),
         (1, "0 s", 1),
+        (1, "-71582788 months 2147483641 days", 1),
         (1, "1 s", -1),
     ):
         with ops.refused("PQ011"):
