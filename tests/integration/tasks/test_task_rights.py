@@ -5,15 +5,17 @@ A function that is new has to be added here, with the right on a restricted queu
 
 from __future__ import annotations
 
+import json
 import re
 from typing import LiteralString
 
 import pytest
 from psycopg import errors
+from psycopg.types.json import Jsonb
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import AsRole, Connection, MakeRole
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 from tests.integration.tasks.test_task_permission import CALLS
 
 Q = "closed"
@@ -172,3 +174,50 @@ def test_no_sequence_of_a_restricted_queue_is_its_writers(
     assert ops.value(conn, SEQUENCES, STRANGER) == sorted(
         [*of_open, "pgq_task.waiting_1", "pgq_task_queues.closed"]
     )
+
+
+def test_a_periodic_task_that_is_being_made_is_not_taken_over(
+    conn: Connection, connect: Connect, calls: Calls, stranger: Connection
+) -> None:
+    owner = connect(autocommit=False)
+    conn.execute("select pgq_task.set_periodic('moved', 'open', '* * * * *', 'UTC', '1')")
+    make: LiteralString = "select pgq_task.set_periodic(%s, %s, '* * * * *', 'UTC', %s)"
+    for name in ("new", "moved"):
+        owner.execute(make, [name, Q, "1"])
+        taking = calls.blocked(ops.value, stranger, make, name, "open", "2")
+        owner.commit()
+        with ops.refused("42501"):
+            taking.result()
+    made = conn.execute("select distinct queue, payload from pgq_task.get_periodic_info()")
+    assert made.fetchall() == [(Q, 1)]
+
+
+@pytest.mark.parametrize("what", ["deletes", "changes", "depends"])
+def test_a_task_that_comes_while_rights_are_checked_is_missing(
+    conn: Connection, connect: Connect, calls: Calls, stranger: Connection, what: str
+) -> None:
+    conn.execute("select pgq_task.create_queue('mine')")
+    conn.execute(
+        "select pgq_task.grant_queue('mine', '{insert,delete,change,read}', %s)", [STRANGER]
+    )
+    conn.execute("select pgq_task.restrict_queue('mine')")
+    own = tasks.push(conn, "mine")
+    # Its id and version can be guessed.
+    wanted = Jsonb([{"id": own, "version": 1}, {"id": own + 1, "version": 1}])
+    holder = connect(autocommit=False)
+    holder.execute("lock table pgq_task.queue_grant in access exclusive mode")
+    modifying = calls.blocked(
+        ops.value, stranger, f"select id from pgq_task.modify('x', {what} => %s)", wanted
+    )
+    holder.execute(
+        "insert into pgq_task.task (id, queue_id, payload)"
+        " select %s, queue_id, '1' from pgq_task.queue where queue_name = %s",
+        [own + 1, Q],
+    )
+    holder.commit()
+    with ops.refused("PQ071") as refusal:
+        modifying.result()
+    [conflict] = json.loads(str(refusal.value.diag.message_detail))
+    assert (conflict["id"], conflict["reason"]) == (own + 1, "missing")
+    left = conn.execute("select id, version from pgq_task.task order by id").fetchall()
+    assert left == [(own, 1), (own + 1, 1)]
