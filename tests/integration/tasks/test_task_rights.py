@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 from tests.integration.tasks.test_task_permission import CALLS
 
@@ -221,3 +222,48 @@ def test_a_task_that_comes_while_rights_are_checked_is_missing(
     assert (conflict["id"], conflict["reason"]) == (own + 1, "missing")
     left = conn.execute("select id, version from pgq_task.task order by id").fetchall()
     assert left == [(own, 1), (own + 1, 1)]
+
+
+def test_a_sweep_in_a_transaction_that_stays_open_locks_nothing_of_a_restricted_queue(
+    conn: Connection, connect: Connect, stranger: Connection
+) -> None:
+    """Tables would be locked into which all sessions of the queue write."""
+    conn.execute("select pgq_task.set_queue_config(%s, 'keep', '1 minute')", [Q])
+    conn.execute("select pgq_task.set_queue_config(%s, 'keep_tenants', '1 minute')", [Q])
+    conn.execute("select pgq_task.create_queue(%s)", [f"{Q}/idle"])
+    push: LiteralString = (
+        "select id from pgq_task.push_unique(%s, '1', 'k', unique_for => '1 hour')"
+    )
+    conn.execute(push, [Q])
+    conn.execute("delete from pgq_task.task")
+    for past in (
+        "update pgq_task.unique_period set until = now()",
+        "update pgq_task.queue set queue_created = now() - interval '1 day'",
+        *(
+            f"insert into pgq_task.finished_1_{table}"
+            " (queue_id, id, priority, created, finished, outcome, attempts)"
+            " values (1, 1, 0, now(), now() - interval '1 day', 'finished', 1)"
+            for table in range(5)
+        ),
+    ):
+        conn.execute(past.encode())
+    conn.execute(
+        "create function public.add_counted(timestamptz) returns void language sql security definer"
+        " as 'select pgq_task._add_counted($1, 0)'"
+    )
+    conn.execute("alter function public.add_counted owner to pgq_owner")
+    tasks.sweep(conn)
+    conn.execute("update pgq_task.sweep set sweep_id = 19 + 20 * sweep_id")
+    stranger.execute("begin")
+    for second in ("01", "21"):
+        stranger.execute("select public.add_counted(%s)", [f"2000-01-01 00:00:{second}+00"])
+    wait_until(lambda: ops.value(stranger, "select pgq_task.sweep()"))
+    conn.execute("set lock_timeout = '1s'")
+    conn.execute("select pgq_task.push(%s, '1')", [f"{Q}/idle"])
+    for _ in range(2):
+        conn.execute(push, [Q])
+        tasks.finish(conn, *tasks.claim(conn, Q))
+    stranger.rollback()
+    # A role with the right to claim removes it.
+    tasks.sweep_twentieth(conn)
+    assert ops.value(conn, "select count(distinct tableoid) from pgq_task.finished") == 1
