@@ -124,7 +124,12 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Waits for a session that drops the queue of a periodic task, before this one holds anything that the other waits for.
+-- Raises 42501 before it holds the queue, which administrators wait for.
 begin
+    perform pgq_task._require_right(q.queue_id, 'insert')
+       from pgq_task.periodic u
+       join pgq_task.queue q using (queue_id)
+      where u.periodic_name = i_periodic and q.queue_restricted;
     perform from pgq_task.queue q
       where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = i_periodic)
         for share;

@@ -31,7 +31,10 @@ DENIED: dict[str, tuple[LiteralString, ...]] = {
     ),
     "_wake": ("_wake(%(queue)s, 'closed')",),
     "run_periodic": ("run_periodic('p')",),
-    "push_periodic": ("push_periodic('p', %(due)s, clock_timestamp(), '{}')",),
+    "push_periodic": (
+        "push_periodic('p', %(due)s, clock_timestamp(), '{}')",
+        "push_periodic('p', '2000-01-01', clock_timestamp(), '{}')",
+    ),
     "set_periodic": (
         "set_periodic('p', 'closed', '* * * * *', 'UTC', '2')",
         "set_periodic('p', 'open', '* * * * *', 'UTC', '2')",
