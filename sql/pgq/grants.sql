@@ -83,7 +83,7 @@ declare
         'maint_operations()', '_maint_own_operations()', '_maint_function(text)', 'maint_refused(text)',
         '_trusts_owner(oid)', '_require_trusted(text, text, boolean)',
         'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
-        'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_guards()', 'maint_staging(interval)',
+        'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_guards()', 'maint_row_counts()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
         'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()',

@@ -17,23 +17,22 @@ begin
 end;
 $$;
 
-create or replace function pgq_node._delay(i_queue_name text, i_events jsonb)
+create or replace function pgq_node._delay(i_queue_name text, h pgq_node.handed_over)
 returns bigint
 language plpgsql
 as $$
--- Puts events that were handed over into a queue, to be delivered when they are due; returns their number.
+-- Puts an event that was handed over into a queue, to be delivered when it is due; returns its id. One at a time: together
+-- they could be more than a JSON array or an array holds.
 declare
     d   record;
-    n   bigint;
 begin
     select * into d from pgq._delayed_target();
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     select greatest(h.due, d.earliest), q.queue_id, h.ev_id, h.ev_time, h.ev_type, h.ev_data, h.ev_extra1, h.ev_extra2, h.ev_extra3,
            h.ev_extra4, pgq._delayed_slot(greatest(h.due, d.earliest), d.parity)
-      from pgq.queue q, pg_catalog.jsonb_populate_recordset(null::pgq_node.handed_over, i_events) h
+      from pgq.queue q
      where q.queue_name = i_queue_name;
-    get diagnostics n = row_count;
-    return n;
+    return h.ev_id;
 end;
 $$;
 
@@ -51,7 +50,6 @@ as $$
 --      taken       - number of events taken
 declare
     v_type  text;
-    v_new   jsonb;
 begin
     select n.node_type into v_type from pgq_node.node_info n where n.queue_name = i_queue_name for update;
     if not found then
@@ -69,10 +67,9 @@ begin
           from jsonb_populate_recordset(null::pgq_node.handed_over, i_events) h
         on conflict do nothing
         returning x.ev_id)
-    select jsonb_agg(h) into v_new
+    select count(pgq_node._delay(i_queue_name, h)) into taken
       from jsonb_populate_recordset(null::pgq_node.handed_over, i_events) h
       join fresh using (ev_id);
-    taken := pgq_node._delay(i_queue_name, v_new);
     ret_code := 200;
     ret_note := format('%s delayed events taken', taken);
 end;
@@ -84,13 +81,12 @@ language plpgsql
 as $$
 -- Puts the delayed events back into the queue of a root that is open: its takeover was given up.
 declare
-    v_events    jsonb;
+    h   pgq_node.handed_over;
 begin
     if exists (select from pgq.queue q where q.queue_name = i_queue_name and not q.queue_disable_insert) then
-        with back as (
-            delete from pgq_node.handed_over where queue_name = i_queue_name and not taken returning *)
-        select pg_catalog.jsonb_agg(b) into v_events from back b;
-        perform pgq_node._delay(i_queue_name, v_events);
+        for h in delete from pgq_node.handed_over where queue_name = i_queue_name and not taken returning * loop
+            perform pgq_node._delay(i_queue_name, h);
+        end loop;
     end if;
 end;
 $$;

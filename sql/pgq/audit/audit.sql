@@ -18,7 +18,9 @@ begin
             message = format('log_action: a note of %s characters', length(i_action) + coalesce(length(i_arguments::text), 0)),
             hint = 'Give at most 200 for the action and 20,000 for its arguments.';
     end if;
-    delete from pgq.action_log where al_time < now() - interval '90 days';
+    -- Another session may be removing them, and stay in its transaction.
+    delete from pgq.action_log
+     where al_id = any (array(select al_id from pgq.action_log where al_time < now() - interval '90 days' for update skip locked));
     insert into pgq.action_log (al_role, al_action, al_arguments, al_count)
     values (pgq._caller(), i_action, coalesce(i_arguments, '{}'), i_count)
     returning al_id into v_id;

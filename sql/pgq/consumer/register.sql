@@ -231,6 +231,7 @@ begin
         p := pgq._lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
         if p.pos_nr is not null then
             perform pgq._append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
+            update pgq.registration set reg_dropped = p.pos_batch where reg_id = p.pos_registration and p.pos_batch is not null;
             perform pgq._note_move(moved, p.pos_last_tick, pos)
                from pgq.registration moved
               where moved.reg_id = p.pos_registration and (i_noted or pos < p.pos_last_tick);

@@ -141,9 +141,10 @@ begin
         and i_prev_tick_id >= q.queue_horizon_tick
         and prev.tick_time = coalesce(i_prev_tick_time, prev.tick_time)
         and cur.tick_time = i_tick_time
-        -- otherwise it belongs to another consumer, of another history
-        and i_batch_id <= pg_sequence_last_value('pgq.batch_id_seq')
-        and coalesce(pgq._find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
+        -- Otherwise it belongs to another consumer, or to one of another history. That it is not found here proves nothing:
+        -- it may be open in a transaction that is not visible.
+        and (i_batch_id = (select reg_dropped from pgq.registration where reg_id = r.reg_id)
+             or pgq._find_batch(i_batch_id) = r.reg_id)) is not true
     then
         raise exception using errcode = 'PQ043',
             message = format('what consumer %L has put back or given up of batch %s of queue %L is noted in its target, and has not come here',

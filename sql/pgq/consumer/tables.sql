@@ -21,6 +21,8 @@ create table pgq.registration (
     -- start of the pause, in which it opens no batch; null if it is not paused. Workers that share its events have its pause,
     -- partitions that of their group.
     reg_paused      timestamptz,
+    -- the last batch that was open when it was moved: see pgq.reopen_batch(7)
+    reg_dropped     bigint,
     -- null if the queue is open; otherwise the roles with the right, each as '<oid> <name>': see _consume_roles(2)
     reg_roles       text[],
     -- the first of them, which is checked without looking at the others

@@ -315,6 +315,7 @@ begin
     end if;
     perform pgq._append_position(r, p.pos_nr + 1,
                                  new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
+    update pgq.registration set reg_dropped = p.pos_batch where reg_id = r and p.pos_batch <> coalesce(new.sub_batch, 0);
     perform pgq._note_move(n, p.pos_last_tick, new.sub_last_tick) from pgq.registration n where reg_id = r;
     return new;
 end;

@@ -214,6 +214,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables.
 declare
+    v_cascade constant text := case when x_force then ' cascade' else '' end;
     q       pgq.queue;
     users   text;
     waiting bigint;
@@ -250,9 +251,8 @@ begin
 
     perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false)), pgq._apply_contracts(q, i_is_dropped => true);
 
-    -- Anyone can make a view of these.
-    execute format('drop view %s, %s, pgq.queue_defaults_%s%s', q.queue_data_pfx, pgq.queue_relation(x_queue_name), q.queue_id,
-                   case when x_force then ' cascade' else '' end);
+    -- Any role can make something of its own depend on these, and on the sequences: a view, or a default that is the name.
+    execute format('drop view %s, %s, pgq.queue_defaults_%s%s', q.queue_data_pfx, pgq.queue_relation(x_queue_name), q.queue_id, v_cascade);
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);
         execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
@@ -271,9 +271,9 @@ begin
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
     perform pgq._notify_consumers(q.queue_id);
-    execute format('drop sequence %s, %s, %s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq);
+    execute format('drop sequence %s, %s, %s%s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq, v_cascade);
     if to_regclass(format('pgq_slots.%I', x_queue_name)) is not null then
-        execute format('drop sequence pgq_slots.%I', x_queue_name);
+        execute format('drop sequence pgq_slots.%I cascade', x_queue_name);
     end if;
     return 1;
 end;
@@ -321,9 +321,12 @@ begin
     end if;
     begin
         if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window', 'keep')
-           and x_param_value::interval not between interval '0' and interval '1000 years'
+           and (x_param_value::interval not between interval '0' and interval '1000 years'
+                or 0 > any (array[date_part('year', x_param_value::interval), date_part('month', x_param_value::interval),
+                                  date_part('day', x_param_value::interval), date_part('hour', x_param_value::interval)]))
         then
-            -- Clients could not read longer intervals, and least of all infinite ones.
+            -- Clients could not read longer intervals, and least of all infinite ones. Those that add days to what they take
+            -- in years lead out of all times, and so end the maintenance of all queues.
             raise exception using errcode = 'interval_field_overflow', message = 'it is not from 0 to 1000 years';
         end if;
         execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);

@@ -291,7 +291,7 @@ begin
     perform pgq._execute_soon(q.queue_name, concat_ws('; ',
         format('alter sequence %s rename to %I', v_seq[1], v_over[1]),
         format('alter sequence %s rename to %I', v_seq[2], v_over[2]),
-        case when to_regclass(v_open) <> v_seq[2] then 'drop sequence ' || v_open end));
+        case when to_regclass(v_open) <> v_seq[2] then 'drop sequence ' || v_open || ' cascade' end));
     for n in 1 .. 2 loop
         execute format('alter sequence %s set schema %I', v_seq[n], (parse_ident(v_names[n]))[1]);
         execute format('alter sequence %s rename to %I', v_seq[n], (parse_ident(v_names[n]))[2]);

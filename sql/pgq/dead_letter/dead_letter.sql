@@ -78,24 +78,27 @@ end;
 $$;
 
 create or replace function pgq._lock_dead_letters(i_ids bigint[])
-returns void
+returns bigint[]
 language plpgsql
 as $$
 -- Locks dead letters until the end of the transaction; raises 42501 unless the caller may administer their queues, or
 -- consume as their consumers by a grant.
+-- Returns: the ids of those that were locked. Others may be there by now, for which no right was checked.
 declare
-    l   record;
+    l       record;
+    v_ids   bigint[];
 begin
     -- In a fixed order, so that two sessions at once wait for each other and do not deadlock.
-    perform from pgq._dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    v_ids := array(select dl_id from pgq._dead_letter where dl_id = any (i_ids) order by dl_id for update);
     for l in
         select distinct queue_id, coalesce(dl_group, dl_consumer) as consumer
           from pgq._dead_letter
           left join pgq.queue on queue_name = dl_queue
-         where dl_id = any (i_ids)
+         where dl_id = any (v_ids)
     loop
         perform pgq._require_right(l.queue_id, '{consume}', l.consumer);
     end loop;
+    return v_ids;
 end;
 $$;
 
@@ -152,17 +155,16 @@ as $$
 -- Errors: PQ002 the consumer is not registered any more, PQ011 one payload for several, or for an event that waits
 declare
     n       int4;
-    edited  boolean;
+    locked  bigint[];
 begin
     if i_data is not null and cardinality(i_ids) > 1 then
         raise exception using errcode = 'PQ011',
             message = format('one payload for %s dead letters', cardinality(i_ids)),
             hint = 'Replay them one by one, or change all by pgq.replay_dead_letters_patched().';
     end if;
-    perform pgq._lock_dead_letters(i_ids);
-    edited := i_data is not null and exists (select from pgq._dead_letter where dl_id = any (i_ids));
-    n := pgq._replay_locked(i_ids, i_data, null);
-    if edited and n = 0 then
+    locked := pgq._lock_dead_letters(i_ids);
+    n := pgq._replay_locked(locked, i_data, null);
+    if i_data is not null and locked <> '{}' and n = 0 then
         raise exception using errcode = 'PQ011',
             message = 'the event waits for a retry already, with its own payload',
             hint = 'Wait until that is done, or replay the dead letter as it is.';
@@ -188,8 +190,7 @@ begin
             message = 'a patch is a JSON object',
             hint = 'Give one like {"currency": "EUR"}.';
     end if;
-    perform pgq._lock_dead_letters(i_ids);
-    return pgq._replay_locked(i_ids, null, i_patch);
+    return pgq._replay_locked(pgq._lock_dead_letters(i_ids), null, i_patch);
 end;
 $$;
 
@@ -250,10 +251,10 @@ as $$
 --      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
 -- Returns: number of dead letters deleted.
 declare
-    n   int4;
+    locked  constant bigint[] := pgq._lock_dead_letters(i_ids);
+    n       int4;
 begin
-    perform pgq._lock_dead_letters(i_ids);
-    delete from pgq._dead_letter where dl_id = any (i_ids);
+    delete from pgq._dead_letter where dl_id = any (locked);
     get diagnostics n = row_count;
     return n;
 end;

@@ -298,10 +298,12 @@ begin
             message = format('batch %s of partition %s is not open any more', i_batch_id, part.part_nr),
             hint = 'It was finished already: roll back.';
     end if;
-    if cardinality(i_failed) <> cardinality(i_errors) or cardinality(i_failed) <> cardinality(i_delays) then
+    if coalesce(cardinality(i_failed), 0) <> cardinality(i_errors) or coalesce(cardinality(i_failed), 0) <> cardinality(i_delays)
+       or cardinality(i_failed) > 0 and array_position(i_failed, null) is not null
+    then
         raise exception using errcode = 'PQ011',
             message = 'finish_group_batch: there must be one error and one delay for each event that failed',
-            hint = 'Give three arrays of the same length.';
+            hint = 'Give three arrays of the same length, and no event that is null.';
     end if;
     if cardinality(i_failed) > 0
        or exists (select from pgq._parked_key where parked_group = part.part_group and parked_part = part.part_nr)

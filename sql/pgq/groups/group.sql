@@ -201,7 +201,7 @@ begin
     perform pgq._remove_group_partition(part_group, part_nr) from pgq.group_partition where part_group = g.group_id;
     delete from pgq.consumer_group where group_id = g.group_id;
     if g.group_key_sql like 'pgq._group_key_%' then
-        execute format('drop function pgq._group_key_%s, pgq._group_key_%1$s_expression', g.group_id);
+        execute format('drop function pgq._group_key_%s, pgq._group_key_%1$s_expression cascade', g.group_id);
     end if;
     return 1;
 end;

@@ -59,7 +59,7 @@ begin
     update pgq.group_partition
        set part_member = null, part_generation = default
      where part_group = g and part_member = i_member_id;
-    delete from pgq.group_member where member_id = i_member_id;
+    delete from pgq.group_member where member_id = i_member_id and member_group = g;
     return case when found then 1 else 0 end;
 end;
 $$;

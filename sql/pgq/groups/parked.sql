@@ -77,10 +77,13 @@ declare
     attempts    int4;
     event       record;
     encoding    constant text := current_setting('client_encoding');
+    g           pgq.consumer_group;
 begin
-    perform pgq._require_group(g)
-       from pgq.consumer_group g
-      where g.group_id = (select member_group from pgq.group_member where member_id = i_member_id);
+    select cg.* into g
+      from pgq.group_member m
+      join pgq.consumer_group cg on cg.group_id = m.member_group
+     where m.member_id = i_member_id;
+    perform pgq._require_group(g);
     -- There a text may not exist in the client's encoding: the client gets the bytes.
     if getdatabaseencoding() = 'SQL_ASCII' then
         perform set_config('client_encoding', 'SQL_ASCII', true);
@@ -89,7 +92,7 @@ begin
       into parked_id, partition, generation, attempts
       from pgq.group_partition p
       join pgq._parked_key k on k.parked_group = p.part_group and k.parked_part = p.part_nr
-     where p.part_group = (select member_group from pgq.group_member where member_id = i_member_id)
+     where p.part_group = g.group_id
        and p.part_member = i_member_id
        and k.parked_next <= clock_timestamp()
      order by k.parked_next, k.parked_id

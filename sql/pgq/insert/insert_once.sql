@@ -39,8 +39,8 @@ as $$
 -- Drops a queue's tables for keys, if it has any.
 begin
     if q.queue_key_switch_time is not null then
-        execute format('drop table pgq.event_key_%1$s_0, pgq.event_key_%1$s_1', q.queue_id);
-        execute format('drop sequence pgq.event_key_%s_seq', q.queue_id);
+        execute format('drop table pgq.event_key_%1$s_0, pgq.event_key_%1$s_1 cascade', q.queue_id);
+        execute format('drop sequence pgq.event_key_%s_seq cascade', q.queue_id);
     end if;
 end;
 $$;

@@ -85,7 +85,7 @@ begin
     if v_table is null then
         return false;
     end if;
-    execute format('drop table %s', v_table::regclass);
+    execute format('drop table %s cascade', v_table::regclass);
     return true;
 end;
 $$;
@@ -100,10 +100,12 @@ as $$
 -- younger than the given age. A live job that has paused for longer may be hit: it fails and sends nothing.
 -- Parameters:
 --      i_age   - minimum age of the job's newest table
--- Returns: number of tables dropped.
+-- Returns: number of tables dropped; if it is 100, there may be more.
 declare
     v_job       record;
     v_table     name;
+    -- Each is locked until the end, and locks are limited.
+    at_once     constant integer := 100;
     v_count     integer := 0;
 begin
     for v_job in
@@ -119,10 +121,11 @@ begin
         continue when not pg_try_advisory_xact_lock(pgq._lock_key('staging'), hashtext(v_job.name));
         foreach v_table in array v_job.tables
         loop
+            exit when v_count = at_once;
             begin
-                execute format('drop table pgq_staging.%I', v_table);
+                execute format('drop table pgq_staging.%I cascade', v_table);
                 v_count := v_count + 1;
-            exception when lock_not_available or undefined_table or dependent_objects_still_exist then
+            exception when lock_not_available or undefined_table then
                 null;
             end;
         end loop;

@@ -251,6 +251,10 @@ begin
      where pg_relation_size('pgq.event_guard_0') + pg_relation_size('pgq.event_guard_1') + pg_relation_size('pgq.limit_log') > 0;
 
     return query
+    select 'pgq.maint_row_counts', null::text
+     where pgq._row_counts_have_grown();
+
+    return query
     select 'pgq.maint_staging', null::text
      where exists (select from pg_class where relnamespace = 'pgq_staging'::regnamespace);
 

@@ -256,7 +256,6 @@ begin
     into stale
     using r, i_tables, stale, (b.next_tick).tick_id, (b.next_tick).tick_event_seq, (b.next_tick).tick_time;
 
-    perform pgq._trim_row_counts();
     return query
     select n.nspname::text, c.relname::text
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -264,20 +263,22 @@ begin
 end;
 $$;
 
-create or replace function pgq._trim_row_counts()
-returns void
-language plpgsql
+create or replace function pgq.maint_row_counts()
+returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Truncates the log when it has grown, and starts it again with the newest number of each table. It never waits for a
--- lock; the next batch tries again what is not possible now.
+-- Truncates the log of row counts when it has grown, and starts it again with the newest number of each table. It never
+-- waits for a lock; the next call tries again what is not possible now. Consumers do not: all of them, and all readers,
+-- would wait for the end of the transaction.
+-- Returns: 0, for maintenance does not call it again.
+-- Errors: PQ012 not in READ COMMITTED
 declare
     newest  pgq.row_count_log[];
 begin
     -- Under an old snapshot the newest numbers may be invisible.
-    if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq._is_read_committed()
-       or not pgq._try_lock_table('pgq.row_count_log')
-    then
-        return;
+    perform pgq._require_read_committed('rotation');
+    if not pgq._row_counts_have_grown() or not pgq._try_lock_table('pgq.row_count_log') then
+        return 0;
     end if;
     newest := array(
         select l
@@ -285,6 +286,15 @@ begin
          cross join lateral (
                select * from pgq.row_count_log where rc_counted = ct.ct_id order by rc_nr desc limit 1) l);
     truncate pgq.row_count_log;
-    insert into pgq.row_count_log select * from pg_catalog.unnest(newest);
+    insert into pgq.row_count_log select * from unnest(newest);
+    return 0;
 end;
+$$;
+
+create or replace function pgq._row_counts_have_grown()
+returns boolean
+language sql stable
+as $$
+-- Returns whether the log of row counts is to be truncated.
+    select pg_catalog.pg_relation_size('pgq.row_count_log') >= 1048576;
 $$;

@@ -16,7 +16,7 @@ create table pgq.counted_table (
     constraint ct_registration_fkey foreign key (ct_registration) references pgq.registration (reg_id) on delete cascade
 );
 
--- A row for each batch and table; the newest is the number. Append only: see pgq._trim_row_counts().
+-- A row for each batch and table; the newest is the number. Append only: see pgq.maint_row_counts().
 create table pgq.row_count_log (
     rc_counted      int4            not null,
     rc_nr           bigint          not null,

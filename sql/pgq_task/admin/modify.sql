@@ -36,6 +36,7 @@ declare
     v_nrs       int4[];
     v_ids       bigint[];
     v_versions  int4[];
+    v_locked    bigint[];
     v_conflicts jsonb;
     v_changes   jsonb[];
     w           record;
@@ -61,7 +62,8 @@ begin
             select 'depend', v, nr from jsonb_array_elements(depends) with ordinality d (v, nr)) m;
     perform pgq_task._require_named_once(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind <> 'depend'),
                                          'changed or deleted');
-    perform pgq_task._lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
+    -- Another one may be there by now, for which no right was checked: it is missing.
+    v_locked := pgq_task._lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
 
     perform pgq_task._require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
        from (select distinct q.queue_id, m.kind
@@ -77,7 +79,8 @@ begin
       into v_conflicts
       from unnest(v_kinds, v_ids, v_versions) m (kind, id, version)
      cross join lateral (select m.kind = 'depend' or force is not true as exact) c
-      left join pgq_task.task t on t.id = any (array[m.id])
+      left join unnest(v_locked) k (id) on k.id = m.id
+      left join pgq_task.task t on t.id = any (array[k.id])
      where t.id is null
         or c.exact and t.version <> m.version
         or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
@@ -110,17 +113,19 @@ end;
 $$;
 
 create or replace function pgq_task._lock_tasks(i_ids bigint[], i_share boolean[])
-returns void
+returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 -- Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share.
+-- Returns: the ids of those that are there, each once.
 declare
-    w   record;
+    w       record;
+    v_ids   bigint[] := '{}';
+    v_last  bigint;
 begin
     if true <> all (i_share) then
-        perform from pgq_task.task where id = any (i_ids) order by id for update;
-        return;
+        return array(select id from pgq_task.task where id = any (i_ids) order by id for update);
     end if;
     for w in select * from unnest(i_ids, i_share) u (id, share) order by id
     loop
@@ -129,7 +134,12 @@ begin
         else
             perform from pgq_task.task where id = w.id for update;
         end if;
+        if found and w.id is distinct from v_last then
+            v_ids := v_ids || w.id;
+            v_last := w.id;
+        end if;
     end loop;
+    return v_ids;
 end;
 $$;
 

@@ -193,6 +193,17 @@ as $$
                       and pg_has_role(i_role, g.grantee, 'usage'));
 $$;
 
+create or replace function pgq_task._may_hold_up(q pgq_task.queue)
+returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns whether a sweep of the caller may lock what sessions of a queue wait for: until its transaction ends, and that
+-- may be never.
+begin
+    return not q.queue_restricted or pgq_task._has_right(q.queue_id, 'claim');
+end;
+$$;
+
 create or replace function pgq_task._require_right(i_queue_id int4, i_action text)
 returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp

@@ -42,7 +42,7 @@ begin
     if v_index is null then
         return 0;
     end if;
-    execute format('drop index %s', v_index);
+    execute format('drop index %s cascade', v_index);
     return 1;
 end;
 $$;

@@ -33,8 +33,8 @@ create or replace function pgq_task._add_counted(i_now timestamptz default clock
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Adds the log whose turn is over to the sums, and truncates it; if it is in use, and has become large, what is visible
--- is deleted. pgq_task.sweep(0) calls it.
+-- Adds the log whose turn is over to the sums, and truncates it; if it is in use, or the caller may not hold up all
+-- queues, and it has become large, what is visible is deleted. pgq_task.sweep(0) calls it.
 declare
     v_now       constant bigint := floor(date_part('epoch', i_now));
     v_log       constant text := case when v_now / 20 % 2 = 0 then 'pgq_task.count_log_odd' else 'pgq_task.count_log_even' end;
@@ -43,7 +43,9 @@ declare
 begin
     -- Not when its turn is about to come: sessions that count would wait.
     if v_now % 20 < 15 and v_size > 0 then
-        v_locked := pgq._try_lock_table(v_log);
+        v_locked := not exists (select from pgq_task.queue q
+                                 where q.queue_restricted and q.queue_parent is null and not pgq_task._may_hold_up(q))
+                    and pgq._try_lock_table(v_log);
         if v_locked or v_size > i_bytes then
             execute format('with l as (%s) insert into pgq_task.counted as c (queue_id, what, tasks)'
                            ' select l.queue_id, l.what, sum(l.tasks) from l join pgq_task.queue q using (queue_id) group by 1, 2'

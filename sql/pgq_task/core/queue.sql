@@ -89,7 +89,7 @@ declare
 begin
     -- The schema pgq_task may have been dropped without the other one.
     if to_regclass(v_name) is not null then
-        execute format('drop sequence %s', v_name);
+        execute format('drop sequence %s cascade', v_name);
     end if;
     execute format('create sequence %s minvalue %s maxvalue %s cycle', v_name, v_first, v_first | 1099511627775);
     perform setval(v_name::regclass, v_first);
@@ -118,7 +118,7 @@ begin
                               and k.database = (select d.oid from pg_database d where d.datname = current_database()))
            and pg_try_advisory_xact_lock(pgq._lock_key('dropped task queues'))
     loop
-        execute format('drop sequence if exists %s', v_name);
+        execute format('drop sequence if exists %s cascade', v_name);
     end loop;
     -- No queue's sequence has a name as long as that.
     execute format('alter sequence %s rename to %I', i_seq, rpad(format('dropped_%s_', i_queue_id), 60, '_'));
@@ -229,7 +229,8 @@ begin
     -- This waits for transactions that have pushed; later pushes do not find the sequences: see
     -- pgq_task._wake_workers(). Lock them in the order in which pushes do.
     perform pgq_task._retire_pushed(v_pushed, v_id);
-    execute format('drop sequence pgq_task.waiting_%s', v_id);
+    -- Any role can make something of its own depend on it, as by a default that is its name.
+    execute format('drop sequence pgq_task.waiting_%s cascade', v_id);
     delete from pgq_task.queue where queue_id = v_id returning queue_restricted into v_restricted;
     if v_restricted then
         perform pgq_task._guard_inbox();
@@ -251,7 +252,7 @@ begin
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_[0-9]$', v_id)
          order by c.relname
     loop
-        execute format('drop table %s', s);
+        execute format('drop table %s cascade', s);
     end loop;
     return 1;
 end;

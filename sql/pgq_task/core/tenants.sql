@@ -157,6 +157,7 @@ begin
            and to_regclass(format('pgq_task.task_payload_%s_idx', q.queue_id)) is null
            and (select pgq_task._own_settings(t) = pgq_task._own_settings(q.parent) from pgq_task.queue t where t.queue_id = q.queue_id)
            and (select k.id from pgq_task.task k where k.queue_id = q.queue_id limit 1) is null
+           and pgq_task._may_hold_up(q.parent)
          order by q.queue_id
          limit 10
     loop

@@ -80,11 +80,15 @@ as $$
 -- payload; later pushes do not, until a worker declares again that it waits. Before it waits, a worker must LISTEN,
 -- call this function in a transaction of its own, then claim once more: tasks pushed after that claim are notified.
 -- Transactions that had pushed before and commit later are not notified, so a worker should look again soon, then from
--- time to time, and when the next task is due.
+-- time to time, and when the next task is due. Of more than 1000 queues, with tenants, it declares so for 1000, at
+-- random: their sequences stay locked until the end of the transaction, and all sessions of the server share the locks.
 -- Returns: time until the next task of these queues is due, or the rate of one allows claims again; null for neither.
 -- Errors: PQ072 no queues at all, 42501 no right to claim from one of them
 declare
+    at_once constant int4 := 200;
     v_now   constant timestamptz := clock_timestamp();
+    v_ids   int4[];
+    v_free  timestamptz;
     v_next  bigint;
 begin
     perform pgq_task._require_queues(queues, 'claim');
@@ -93,10 +97,23 @@ begin
         exit when pg_try_advisory_xact_lock_shared(pgq._lock_key('wake workers'));
         perform pg_sleep(0.001);
     end loop;
-    perform setval(w.seq, 1)
-       from pgq_task.served_queue q
-      cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
-      where q.served_as = any (queues) and pg_sequence_last_value(w.seq) is distinct from 1;
+    v_ids := array(select q.queue_id from pgq_task.served_queue q where q.served_as = any (queues) order by random() limit 1000);
+    for n in 1 .. cardinality(v_ids) by at_once loop
+        begin
+            perform setval(w.seq, 1)
+               from pgq_task.queue q
+              cross join lateral (select pgq_task._living(q.queue_waiting) as seq) w
+              where q.queue_id = any (v_ids[n : n + at_once - 1]) and pg_sequence_last_value(w.seq) is distinct from 1;
+            v_free := least(v_free, (
+                select min(pgq_task._rate_free_at(q.queue_id))
+                  from pgq_task.queue q
+                  join pgq_task.queue_limit l using (queue_id)
+                 where q.queue_id = any (v_ids[n : n + at_once - 1]) and q.queue_paused is null and l.rate is not null));
+            raise no_data_found;
+        exception when no_data_found then
+            null; -- This releases all locks but those on sequences, which stay set.
+        end;
+    end loop;
     select min(next.pos) into v_next
       from pgq_task.served_lane l
      cross join lateral (
@@ -105,15 +122,10 @@ begin
               and t.pos > pgq_task._position_of(v_now) and t.pos < 4611686018427387904
             order by t.queue_id, t.priority, t.pos limit 1) next
      where l.served_as = any (queues) and l.queue_paused is null;
-    if exists (select from pgq_task.queue_limit n where n.rate is not null) then
-        select least(v_next, min(pgq_task._position_of(pgq_task._rate_free_at(q.queue_id)))) into v_next
-          from pgq_task.served_queue q
-         where q.served_as = any (queues) and q.queue_limited and q.queue_paused is null;
-    end if;
     if pg_sequence_last_value('pgq_task.idle_watch') = 1 then
         perform setval('pgq_task.idle_watch', 0), pg_notify('pgq_task_idle', '');
     end if;
-    return pgq_task._time_of(v_next) - v_now;
+    return pgq_task._time_of(least(v_next, pgq_task._position_of(v_free))) - v_now;
 end;
 $$;
 

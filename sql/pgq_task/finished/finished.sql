@@ -89,7 +89,7 @@ declare
 begin
     perform pgq._require_read_committed('pgq_task._expire_finished()');
     for f in
-        select q.queue_keep, c.oid::regclass as name
+        select q.queue_keep, c.oid::regclass as name, q as queue
           from pg_inherits i
           join pg_class c on c.oid = i.inhrelid
           join pgq_task.queue q on q.queue_id = split_part(c.relname, '_', 2)::int4
@@ -97,6 +97,7 @@ begin
          -- Each is locked until the end, and locks are limited.
          order by random() limit 100
     loop
+        continue when not pgq_task._may_hold_up(f.queue);
         execute format('select max(finished) from %s', f.name) into v_newest;
         continue when v_newest > clock_timestamp() - f.queue_keep;
         continue when not pgq._try_lock_table(f.name::text);

@@ -80,7 +80,9 @@ as $$
 declare
     v_flows constant bigint[] := array(
         select distinct s.flow_id from unnest(i_tasks) t join pgq_task.flow_step s on s.id = t.id where s.outcome is null);
-    d       record;
+    d           record;
+    v_change    jsonb;
+    v_problem   text;
 begin
     -- One session at a time: the last one to end a step sees that all have ended.
     perform from pgq_task.flow f where f.flow_id = any (v_flows) order by f.flow_id for no key update;
@@ -93,12 +95,11 @@ begin
       from unnest(i_tasks) t
      where s.id = t.id and s.outcome is null;
     for d in
-        select s.flow_id, s.nr, s.id, e.*
+        select s.flow_id, s.nr, s.id, s.after, e.*
           from pgq_task.flow_step s
          cross join lateral (
                -- Not the same one for all: they would all look again when it ends.
                select (array_agg(p.nr order by random()) filter (where p.outcome is null))[1] as waits_for,
-                      jsonb_agg(p.result order by array_position(s.after, p.nr)) as results,
                       min(p.name) filter (where p.outcome = 'deleted') as removed
                  from pgq_task.flow_step p
                 where p.flow_id = s.flow_id and p.nr = any (s.after)) e
@@ -111,13 +112,24 @@ begin
         -- An administrator may have started it, or sent it to another queue.
         perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
         continue when not found;
-        if d.removed is not null then
+        v_problem := 'it comes after ' || d.removed || ', which was removed';
+        begin
+            select jsonb_build_object('delay', '0', 'headers', t.headers || jsonb_build_object('results', r.results)) into v_change
+              from pgq_task.task t,
+                   (select jsonb_agg(p.result order by array_position(d.after, p.nr)) as results
+                      from pgq_task.flow_step p where p.flow_id = d.flow_id and p.nr = any (d.after)) r
+             where t.id = d.id;
+        exception when program_limit_exceeded then
+            -- That must not keep the last of these from ending.
+            v_change := null;
+            v_problem := coalesce(v_problem, 'the results of the steps that it comes after are too large together');
+        end;
+        if v_problem is not null then
             -- If it is requeued, it has the results that there are.
-            update pgq_task.task t set headers = t.headers || jsonb_build_object('results', d.results) where t.id = d.id;
-            perform pgq_task._to_error_queue(d.id, format('it comes after %s, which was removed', d.removed));
+            update pgq_task.task t set headers = v_change -> 'headers' where t.id = d.id and v_change is not null;
+            perform pgq_task._to_error_queue(d.id, v_problem);
         else
-            perform pgq_task._change_locked(array[d.id], array[jsonb_build_object(
-                'delay', '0', 'headers', (select t.headers from pgq_task.task t where t.id = d.id) || jsonb_build_object('results', d.results))]);
+            perform pgq_task._change_locked(array[d.id], array[v_change]);
         end if;
     end loop;
     if not pgq._is_read_committed() then

@@ -21,8 +21,10 @@ as $$
 -- Errors: PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous one
 #variable_conflict use_column
 declare
-    v_queue int4;
-    v_new   boolean;
+    v_payload   constant jsonb := coalesce(set_periodic.payload, 'null');
+    v_priority  constant int4 := coalesce(set_periodic.priority, 0);
+    v_headers   constant jsonb := nullif(set_periodic.headers, 'null');
+    v_queue     int4;
 begin
     if coalesce(set_periodic.name, '') = '' or coalesce(set_periodic.cron, '') = '' or coalesce(set_periodic.time_zone, '') = '' then
         perform pgq_task._raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
@@ -32,7 +34,7 @@ begin
     elsif coalesce(set_periodic.missed, '') not in ('last', 'all', 'skip') then
         perform pgq_task._raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
     end if;
-    perform pgq_task._require_priority(coalesce(set_periodic.priority, 0));
+    perform pgq_task._require_priority(v_priority);
     perform pgq_task._require_attributes(set_periodic.headers, set_periodic.unique_key, set_periodic.order_key);
     select q.queue_id into v_queue
       from pgq_task.queue q
@@ -42,26 +44,36 @@ begin
     if not found then
         v_queue := pgq_task._add_tenant(set_periodic.queue);
     end if;
-    -- Changing one made by another role needs the right to push to its previous queue.
+    loop
+        insert into pgq_task.periodic (periodic_name, queue_id, cron, time_zone, payload, priority, headers, unique_key,
+                                       order_key, missed, last_due)
+        values (set_periodic.name, v_queue, set_periodic.cron, set_periodic.time_zone, v_payload, v_priority, v_headers,
+                set_periodic.unique_key, set_periodic.order_key, set_periodic.missed, clock_timestamp())
+        on conflict (periodic_name) do nothing;
+        if found then
+            return 1;
+        end if;
+        perform from pgq_task.periodic p where p.periodic_name = set_periodic.name for no key update;
+        exit when found;
+        -- It was dropped just now.
+    end loop;
+    -- Changing one made by another role needs the right to push to its previous queue. Look when it is locked: that role
+    -- may have made or moved it until then.
     perform pgq_task._require_right(q.queue_id, 'insert')
        from pgq_task.periodic p
        join pgq_task.queue q using (queue_id)
       where p.periodic_name = set_periodic.name and q.queue_restricted;
-    insert into pgq_task.periodic as p (periodic_name, queue_id, cron, time_zone, payload, priority, headers, unique_key,
-                                        order_key, missed, last_due)
-    values (set_periodic.name, v_queue, set_periodic.cron, set_periodic.time_zone, coalesce(set_periodic.payload, 'null'),
-            coalesce(set_periodic.priority, 0), nullif(set_periodic.headers, 'null'), set_periodic.unique_key,
-            set_periodic.order_key, set_periodic.missed, clock_timestamp())
-    on conflict (periodic_name) do update
-       set queue_id = excluded.queue_id, cron = excluded.cron, time_zone = excluded.time_zone, payload = excluded.payload,
-           priority = excluded.priority, headers = excluded.headers, unique_key = excluded.unique_key,
-           order_key = excluded.order_key, missed = excluded.missed,
-           last_due = case when (p.cron, p.time_zone) = (excluded.cron, excluded.time_zone) then p.last_due else excluded.last_due end
-     where (p.queue_id, p.cron, p.time_zone, p.payload, p.priority, p.headers, p.unique_key, p.order_key, p.missed)
-           is distinct from (excluded.queue_id, excluded.cron, excluded.time_zone, excluded.payload, excluded.priority,
-                             excluded.headers, excluded.unique_key, excluded.order_key, excluded.missed)
-    returning p.xmax = 0 into v_new;
-    return coalesce(v_new, false)::int4;
+    update pgq_task.periodic p
+       set queue_id = v_queue, cron = set_periodic.cron, time_zone = set_periodic.time_zone, payload = v_payload,
+           priority = v_priority, headers = v_headers, unique_key = set_periodic.unique_key,
+           order_key = set_periodic.order_key, missed = set_periodic.missed,
+           last_due = case when (p.cron, p.time_zone) = (set_periodic.cron, set_periodic.time_zone) then p.last_due
+                           else clock_timestamp() end
+     where p.periodic_name = set_periodic.name
+       and (p.queue_id, p.cron, p.time_zone, p.payload, p.priority, p.headers, p.unique_key, p.order_key, p.missed)
+           is distinct from (v_queue, set_periodic.cron, set_periodic.time_zone, v_payload, v_priority, v_headers,
+                             set_periodic.unique_key, set_periodic.order_key, set_periodic.missed);
+    return 0;
 end;
 $$;
 
@@ -112,7 +124,12 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Waits for a session that drops the queue of a periodic task, before this one holds anything that the other waits for.
+-- Raises 42501 before it holds the queue, which administrators wait for.
 begin
+    perform pgq_task._require_right(q.queue_id, 'insert')
+       from pgq_task.periodic u
+       join pgq_task.queue q using (queue_id)
+      where u.periodic_name = i_periodic and q.queue_restricted;
     perform from pgq_task.queue q
       where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = i_periodic)
         for share;

@@ -83,11 +83,12 @@ as $$
 -- it needs no notification.
 -- Parameters:
 --      i_next      - name of its column next_attempt
--- Returns: false if it has no triggers, see pgq_task.notify_workers(2).
+-- Returns: false if it has no triggers, see pgq_task.notify_workers(2), or the caller may not change its rows, and so is no
+--      worker of it.
 declare
     v_seq   constant regclass := pgq_task._quiet_sequence(i_table, i_next);
 begin
-    if v_seq is null then
+    if v_seq is null or not has_any_column_privilege(pgq._caller(), i_table, 'update') then
         return false;
     end if;
     perform setval(v_seq, (date_part('epoch', clock_timestamp()) * 1000)::bigint + 50);

@@ -131,7 +131,8 @@ returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if the
--- task had headers of these names, they are kept in one called before.
+-- task had headers of these names, they are kept in one called before. Headers that leave no room for that stay as they
+-- are: then requeue() does not know where the task belongs.
 declare
     q           pgq_task.queue;
     v_error     text;
@@ -145,7 +146,8 @@ begin
     v_error := coalesce(q.queue_error_queue, q.queue_name || '.failed');
     perform pgq_task._make_error_queues(array[t.queue_id]);
     select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;
-    v_headers := coalesce(nullif(t.headers, 'null'), '{}');
+    -- As it is in memory: what is stored may be compressed.
+    v_headers := coalesce(nullif(t.headers, 'null'), '{}') || '{}';
     select jsonb_build_object('before', jsonb_object_agg(h.key, h.value)) into v_before
       from jsonb_each(v_headers) h
      where h.key = any (pgq_task._failure_headers())
@@ -157,9 +159,10 @@ begin
            failures = case when c.claimant is null then c.failures
                            else pgq_task._with_failure(c.failures, c.attempts, c.claimant, coalesce(i_reason, c.error)) end,
            is_late = case when c.order_key is not null then true end,
-           headers = v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
-               'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
-               'failed_at', now(), 'unique_key', c.unique_key))
+           headers = case when pg_column_size(v_headers) > 268400000 then c.headers
+                          else v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
+                              'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
+                              'failed_at', now(), 'unique_key', c.unique_key)) end
      where c.id = i_id;
     perform pgq_task._count('failed', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
     if t.order_key is not null then

@@ -150,7 +150,12 @@ begin
          where f.flow_id = any (array(select o.flow_id from pgq_task.flow o where o.flow_ended < n.sweep_time - interval '1 day'
                                        limit 100 for update skip locked));
         delete from pgq_task.unique_period u
-         where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= n.sweep_time
+         where u.ctid = any (array(select o.ctid from pgq_task.unique_period o
+                                    where o.until <= n.sweep_time
+                                      and o.queue_id in (select q.queue_id from pgq_task.queue q
+                                                          where exists (select from pgq_task.unique_period e
+                                                                         where e.queue_id = q.queue_id and e.until <= n.sweep_time)
+                                                            and pgq_task._may_hold_up(q))
                                     limit 10000 for update skip locked));
         delete from pgq_task.key_low k where k.noted < n.sweep_time - interval '10 minutes';
         delete from pgq_task.reserved_id r

@@ -189,6 +189,7 @@ def test_nonsense_and_what_is_not_there_are_refused(conn: Connection, queue: str
     for partitions, lease, limit in (
         *((partitions, "1 s", 1) for partitions in (0, 1025, None)),
         (1, "0 s", 1),
+        (1, "-71582788 months 2147483641 days", 1),
         (1, "1 s", -1),
     ):
         with ops.refused("PQ011"):
@@ -222,6 +223,17 @@ def test_a_retry_that_would_never_come_is_refused(conn: Connection, queue: str) 
     with ops.refused("PQ050"):
         conn.execute(finish_one, [parked, generation, []])
     assert ops.value(conn, "select parked_next < now() + '1 day' from pgq.parked_key")
+
+
+def test_no_failure_is_lost_because_its_event_is_null(conn: Connection, queue: str) -> None:
+    member, batch = one_batch(conn, queue)
+    for events in ("null", "'{}'", "array[null::bigint]"):
+        with ops.refused("PQ011"):
+            conn.execute(
+                f"select pgq.finish_group_batch(%s, %s, {events}, '{{bad}}', '{{1 s}}')".encode(),
+                [batch.id, batch.generation],
+            )
+    assert must_take(conn, member) == batch
 
 
 def test_the_same_batch_comes_again_until_it_is_finished(conn: Connection, queue: str) -> None:

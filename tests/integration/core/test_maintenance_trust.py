@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import LiteralString
 
 import pytest
 from psycopg import errors
@@ -383,3 +384,10 @@ def test_what_any_role_can_plant_is_shown_but_makes_no_ticker_unhealthy(
     assert "refused" not in daemon.get("/healthz")[1]
     assert len(daemon.said("maintenance does not run")) == 1
     assert ran(conn) == []
+
+
+def test_any_number_of_staging_tables_takes_a_limited_number_of_locks(conn: Connection) -> None:
+    for _ in range(105):
+        conn.execute("select pgq.create_staging('job')")
+    drop: LiteralString = "select pgq.maint_staging('0')"
+    assert [conn.execute(drop).fetchall() for _ in range(3)] == [[(100,)], [(5,)], [(0,)]]

@@ -355,6 +355,19 @@ def test_delayed_events_come_back_if_the_takeover_is_given_up(root: Connection) 
     assert ops.value(root, HANDED_OVER) == "[]"
 
 
+@pytest.mark.slow
+def test_they_do_though_they_are_more_than_a_json_array_holds(root: Connection) -> None:
+    root.execute(
+        "select pgq.insert_event_at('q', now() + interval '1 hour', 't', repeat('x', 100000000))"
+        " from generate_series(1, 3)"
+    )
+    assert code(root, "demote_root", 1, "b") == 200
+    for setting in ("disable_insert", "external_ticker"):
+        root.execute("select pgq.set_queue_config('q', %s, 'false')", [setting])
+    root.execute("select pgq_node.maint_watermark('q')")
+    assert ops.value(root, "select count(*) from pgq.waiting_event") == 3
+
+
 # the fence
 
 

@@ -724,6 +724,64 @@ def test_a_consumer_acts_on_no_other(
             refused(lambda: member.execute("select pgq.next_batch('closed', 'other')"))
 
 
+def test_a_dead_letter_that_comes_while_rights_are_checked_is_left_alone(
+    conn: Connection, connect: Connect, calls: Calls, session_of: Callable[[str], Connection]
+) -> None:
+    letter: LiteralString = (
+        "insert into pgq._dead_letter"
+        " (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, ev_id, ev_time, ev_data)"
+        " values ('closed', %s, 1, 1, 'bad', %s, now(), '{}') returning dl_id"
+    )
+    ops.register(conn, Q, "other")
+    ops.register(conn, Q, "c")
+    session = session_of("consumes_other")
+    holder = connect(autocommit=False)
+    for event, call in enumerate(
+        ("purge_dead_letters(%s", "replay_dead_letters(%s", "replay_dead_letters_patched(%s, '{}'")
+    ):
+        mine = ops.value(conn, letter, "other", event)
+        holder.execute("lock table pgq.queue_grant in access exclusive mode")
+        acting = calls.blocked(ops.value, session, f"select pgq.{call})", [mine, mine + 1])
+        assert ops.value(conn, letter, "c", event) == mine + 1
+        holder.rollback()
+        assert acting.result(PATIENCE) == 1
+        assert ops.value(conn, "select max(dl_id) from pgq.dead_letter") == mine + 1
+
+
+def test_no_consumer_opens_a_batch_that_another_has(
+    conn: Connection, connect: Connect, session_of: Callable[[str], Connection]
+) -> None:
+    """By its number, while it does not see it: then the other could not finish it."""
+    ops.register(conn, Q, "c")
+    ops.register(conn, Q, "other")
+    ops.insert_ticked(conn, Q, "x")
+    member = session_of("consumes_other")
+    (begin, began), (end, ended) = conn.execute(
+        "select tick_id, tick_time from pgq.tick join pgq.queue on queue_id = tick_queue"
+        " where queue_name = %s order by tick_id",
+        [Q],
+    ).fetchall()[:2]
+    reopen: LiteralString = "select pgq.reopen_batch(%s, 'other', %s, %s, %s, %s, %s)"
+    owner = connect(autocommit=False)
+    batch = ops.next_batch(owner, Q, "c")
+    for level in ("read committed", "repeatable read"):
+        member.execute(f"begin isolation level {level}".encode())
+        member.execute("select from pgq.queue")
+        if level == "repeatable read":
+            owner.commit()
+        with ops.refused("PQ043"):
+            member.execute(reopen, [Q, batch, begin, began, end, ended])
+        member.rollback()
+    # Its own, which it has lost, however long ago.
+    own = ops.next_batch(member, Q, "other")
+    ops.value(member, "select pgq.register_consumer_at(%s, 'other', %s)", Q, begin)
+    ops.rotate_logs(conn)
+    ops.rotate_logs(conn)
+    assert ops.value(member, reopen, Q, own, begin, began, end, ended) is True
+    assert ops.next_batch(member, Q, "other") == own
+    assert ops.value(owner, "select pgq.finish_batch(%s)", batch) == 1
+
+
 def test_the_rights_are_those_of_the_current_role(
     conn: Connection, session_of: Callable[[str], Connection]
 ) -> None:
@@ -814,6 +872,23 @@ def test_a_captured_table_writes_with_the_right_of_its_owner(
     assert ops.value(conn, "select count(*) from pgq_queue.closed") == 4
     refused(lambda: writer.execute("select pgq.insert_event('closed', 't', 'x')"))
     conn.execute("drop schema shop cascade")
+
+
+def test_no_session_that_notes_an_action_makes_others_wait(
+    conn: Connection, connect: Connect, session_of: Callable[[str], Connection]
+) -> None:
+    """Each removes notes that are too old."""
+    conn.execute("select pgq.log_action('old')")
+    conn.execute("update pgq.action_log set al_time = now() - interval '91 days'")
+    reader = session_of("reader")
+    reader.execute("begin")
+    reader.execute("select pgq.log_action('nothing')")
+    other = connect()
+    other.execute("set lock_timeout = '1s'")
+    other.execute("select pgq.log_action('replay')")
+    reader.rollback()
+    other.execute("select pgq.log_action('replay')")
+    assert ops.value(conn, "select array_agg(al_action) from pgq.action_log") == ["replay"] * 2
 
 
 def test_grants_are_listed_and_bad_ones_refused(conn: Connection, roles: list[str]) -> None:

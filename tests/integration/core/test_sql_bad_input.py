@@ -115,6 +115,17 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ011", "pgq.set_queue_config(%s, 'key_window', 'infinity')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'rotation_period', '300000 years')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'ticker_max_lag', '-1 second')", [Q]),
+    # They would lead out of all times, where maintenance adds them; and a year has 365.25 days.
+    *(
+        ("PQ011", "pgq.set_queue_config(%s, %s, %s)", [Q, parameter, value])
+        for parameter in ("rotation_period", "key_window", "keep", "ticker_latency")
+        for value in (
+            "-5965232 years 2147483647 days",
+            "-1 year 365 days 6 hours",
+            "-1 month 40 days",
+            "106751998 days -2562047788 hours",
+        )
+    ),
     *(
         ("PQ011", "pgq.set_queue_config(%s, 'keep', %s)", [Q, value])
         for value in ("0", "-1 day", "infinity", "long", "")

@@ -335,6 +335,26 @@ def fill_log(conn: Connection) -> None:
     )
 
 
+def maintain(conn: Connection) -> None:
+    operations = conn.execute("select func_name from pgq.maint_operations()").fetchall()
+    assert ("pgq.maint_row_counts",) in operations
+    conn.execute("select pgq.maint_row_counts()")
+
+
+def test_no_consumer_makes_others_wait_until_its_transaction_ends(
+    conn: Connection, connect: Connect, each: RowCounter, queue: str
+) -> None:
+    fill_log(conn)
+    conn.execute("insert into item values (4)")
+    ops.tick(conn, queue)
+    waiting = connect(autocommit=False)
+    batch = ops.next_batch(waiting, queue, each.consumer)
+    waiting.execute("select pgq.count_batch_rows(%s, '{item}')", [batch])
+    conn.execute("set lock_timeout = '1s'")
+    assert counted(conn) == 3
+    waiting.rollback()
+
+
 def test_numbers_stay_few_and_none_dies_while_a_transaction_is_open(
     conn: Connection, connect: Connect, each: RowCounter, follow: Follow
 ) -> None:
@@ -344,8 +364,11 @@ def test_numbers_stay_few_and_none_dies_while_a_transaction_is_open(
     fill_log(conn)
     conn.execute("insert into item values (4)")
     follow(each)
+    maintain(conn)
     assert counted(conn) == 4
     assert ops.value(conn, "select count(*) from pgq.row_count_log") == 1
+    operations = conn.execute("select func_name from pgq.maint_operations()").fetchall()
+    assert ("pgq.maint_row_counts",) not in operations
     conn.execute("select pg_stat_force_next_flush()")
     assert not ops.value(
         conn,
@@ -364,6 +387,7 @@ def test_the_log_is_not_emptied_under_a_reader(
     fill_log(conn)
     conn.execute("insert into item values (4)")
     follow(each)
+    maintain(conn)
     assert counted(conn) == counted(reader) == 4
     assert ops.value(conn, "select count(*) from pgq.row_count_log") > 20000
 

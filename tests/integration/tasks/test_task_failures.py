@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pgqpy.tasks import Tasks
 from tests.fixtures import task_ops as ops
 
@@ -67,6 +69,21 @@ def test_a_lost_workers_last_attempt_is_one(tasks: Tasks) -> None:
     end_leases(tasks)
     ops.sweep_until(tasks.conn, lambda: tasks.list("work.failed"))
     assert [each["error"] for each in failures(tasks, number)] == ["the worker was lost"]
+
+
+@pytest.mark.slow
+def test_headers_that_leave_no_room_keep_no_task_from_failing(tasks: Tasks) -> None:
+    """PostgreSQL holds 256 MB of JSON."""
+    tasks.conn.execute(
+        "select pgq_task.push('work', '1', headers => jsonb_build_object('a', repeat('x', %s)))",
+        [2**28 - 16],
+    )
+    tasks.conn.execute(
+        "select pgq_task.fail('w', id, version, 'bad', final => true)"
+        " from pgq_task.claim('{work}', 'w')"
+    )
+    found = tasks.conn.execute("select queue, error, failures -> 0 ->> 'error' from pgq_task.tasks")
+    assert found.fetchall() == [("work.failed", "bad", "bad")]
 
 
 def test_another_payload_for_the_same_key_begins_anew(tasks: Tasks) -> None:

@@ -101,6 +101,22 @@ def test_steps_after_one_that_was_removed_fail(tasks: Tasks, how: str) -> None:
     assert ops.rows(tasks.conn, "select from pgq_task.flow where flow_ended is not null")
 
 
+@pytest.mark.slow
+def test_results_that_are_too_large_together_keep_no_step_from_ending(tasks: Tasks) -> None:
+    """PostgreSQL holds 256 MB of JSON."""
+    push(tasks, [], [], [1, 2])
+    for task in claimed(tasks).values():
+        tasks.conn.execute(
+            "select pgq_task.finish('w', %s, %s, to_jsonb(repeat('x', 140000000)))",
+            [task.id, task.version],
+        )
+    assert tasks.list("work") == []
+    [failed] = tasks.list("work.failed")
+    assert failed.error is not None
+    assert "the results of the steps that it comes after are too large together" in failed.error
+    assert "results" not in (failed.headers or {})
+
+
 def test_a_step_that_is_requeued_after_one_was_removed_gets_the_results_that_there_are(
     tasks: Tasks,
 ) -> None:

@@ -5,15 +5,18 @@ A function that is new has to be added here, with the right on a restricted queu
 
 from __future__ import annotations
 
+import json
 import re
 from typing import LiteralString
 
 import pytest
 from psycopg import errors
+from psycopg.types.json import Jsonb
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
-from tests.fixtures.fix_db import AsRole, Connection, MakeRole
+from tests.fixtures.fix_client import wait_until
+from tests.fixtures.fix_db import AsRole, Calls, Connect, Connection, MakeRole
 from tests.integration.tasks.test_task_permission import CALLS
 
 Q = "closed"
@@ -28,7 +31,10 @@ DENIED: dict[str, tuple[LiteralString, ...]] = {
     ),
     "_wake": ("_wake(%(queue)s, 'closed')",),
     "run_periodic": ("run_periodic('p')",),
-    "push_periodic": ("push_periodic('p', %(due)s, clock_timestamp(), '{}')",),
+    "push_periodic": (
+        "push_periodic('p', %(due)s, clock_timestamp(), '{}')",
+        "push_periodic('p', '2000-01-01', clock_timestamp(), '{}')",
+    ),
     "set_periodic": (
         "set_periodic('p', 'closed', '* * * * *', 'UTC', '2')",
         "set_periodic('p', 'open', '* * * * *', 'UTC', '2')",
@@ -172,3 +178,95 @@ def test_no_sequence_of_a_restricted_queue_is_its_writers(
     assert ops.value(conn, SEQUENCES, STRANGER) == sorted(
         [*of_open, "pgq_task.waiting_1", "pgq_task_queues.closed"]
     )
+
+
+def test_a_periodic_task_that_is_being_made_is_not_taken_over(
+    conn: Connection, connect: Connect, calls: Calls, stranger: Connection
+) -> None:
+    owner = connect(autocommit=False)
+    conn.execute("select pgq_task.set_periodic('moved', 'open', '* * * * *', 'UTC', '1')")
+    make: LiteralString = "select pgq_task.set_periodic(%s, %s, '* * * * *', 'UTC', %s)"
+    for name in ("new", "moved"):
+        owner.execute(make, [name, Q, "1"])
+        taking = calls.blocked(ops.value, stranger, make, name, "open", "2")
+        owner.commit()
+        with ops.refused("42501"):
+            taking.result()
+    made = conn.execute("select distinct queue, payload from pgq_task.get_periodic_info()")
+    assert made.fetchall() == [(Q, 1)]
+
+
+@pytest.mark.parametrize("what", ["deletes", "changes", "depends"])
+def test_a_task_that_comes_while_rights_are_checked_is_missing(
+    conn: Connection, connect: Connect, calls: Calls, stranger: Connection, what: str
+) -> None:
+    conn.execute("select pgq_task.create_queue('mine')")
+    conn.execute(
+        "select pgq_task.grant_queue('mine', '{insert,delete,change,read}', %s)", [STRANGER]
+    )
+    conn.execute("select pgq_task.restrict_queue('mine')")
+    own = tasks.push(conn, "mine")
+    # Its id and version can be guessed.
+    wanted = Jsonb([{"id": own, "version": 1}, {"id": own + 1, "version": 1}])
+    holder = connect(autocommit=False)
+    holder.execute("lock table pgq_task.queue_grant in access exclusive mode")
+    modifying = calls.blocked(
+        ops.value, stranger, f"select id from pgq_task.modify('x', {what} => %s)", wanted
+    )
+    holder.execute(
+        "insert into pgq_task.task (id, queue_id, payload)"
+        " select %s, queue_id, '1' from pgq_task.queue where queue_name = %s",
+        [own + 1, Q],
+    )
+    holder.commit()
+    with ops.refused("PQ071") as refusal:
+        modifying.result()
+    [conflict] = json.loads(str(refusal.value.diag.message_detail))
+    assert (conflict["id"], conflict["reason"]) == (own + 1, "missing")
+    left = conn.execute("select id, version from pgq_task.task order by id").fetchall()
+    assert left == [(own, 1), (own + 1, 1)]
+
+
+def test_a_sweep_in_a_transaction_that_stays_open_locks_nothing_of_a_restricted_queue(
+    conn: Connection, connect: Connect, stranger: Connection
+) -> None:
+    """Tables would be locked into which all sessions of the queue write."""
+    conn.execute("select pgq_task.set_queue_config(%s, 'keep', '1 minute')", [Q])
+    conn.execute("select pgq_task.set_queue_config(%s, 'keep_tenants', '1 minute')", [Q])
+    conn.execute("select pgq_task.create_queue(%s)", [f"{Q}/idle"])
+    push: LiteralString = (
+        "select id from pgq_task.push_unique(%s, '1', 'k', unique_for => '1 hour')"
+    )
+    conn.execute(push, [Q])
+    conn.execute("delete from pgq_task.task")
+    for past in (
+        "update pgq_task.unique_period set until = now()",
+        "update pgq_task.queue set queue_created = now() - interval '1 day'",
+        *(
+            f"insert into pgq_task.finished_1_{table}"
+            " (queue_id, id, priority, created, finished, outcome, attempts)"
+            " values (1, 1, 0, now(), now() - interval '1 day', 'finished', 1)"
+            for table in range(5)
+        ),
+    ):
+        conn.execute(past.encode())
+    conn.execute(
+        "create function public.add_counted(timestamptz) returns void language sql security definer"
+        " as 'select pgq_task._add_counted($1, 0)'"
+    )
+    conn.execute("alter function public.add_counted owner to pgq_owner")
+    tasks.sweep(conn)
+    conn.execute("update pgq_task.sweep set sweep_id = 19 + 20 * sweep_id")
+    stranger.execute("begin")
+    for second in ("01", "21"):
+        stranger.execute("select public.add_counted(%s)", [f"2000-01-01 00:00:{second}+00"])
+    wait_until(lambda: ops.value(stranger, "select pgq_task.sweep()"))
+    conn.execute("set lock_timeout = '1s'")
+    conn.execute("select pgq_task.push(%s, '1')", [f"{Q}/idle"])
+    for _ in range(2):
+        conn.execute(push, [Q])
+        tasks.finish(conn, *tasks.claim(conn, Q))
+    stranger.rollback()
+    # A role with the right to claim removes it.
+    tasks.sweep_twentieth(conn)
+    assert ops.value(conn, "select count(distinct tableoid) from pgq_task.finished") == 1

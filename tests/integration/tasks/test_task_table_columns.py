@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -231,6 +231,24 @@ def test_the_owner_of_a_table_needs_no_other_role(
     conn.execute("create table public.others (id int primary key)")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         owner.execute("select pgq_task.add_columns('public.others')")
+
+
+def test_only_a_role_that_may_change_a_tables_rows_keeps_its_triggers_quiet(
+    conn: Connection, mail: str, make_role: MakeRole, as_role: AsRole
+) -> None:
+    add(conn, mail)
+    conn.execute("select pgq_task.notify_workers('mail')")
+    role = make_role("reader", "pgq_reader")
+    session = as_role(role)
+    want: LiteralString = "select pgq_task.want_quiet('mail', 'next_attempt')"
+    quiet: LiteralString = (
+        "select pg_sequence_last_value(pgq_task._quiet_sequence('mail', 'next_attempt'))"
+    )
+    assert ops.value(session, want) is False
+    assert ops.value(conn, quiet) is None
+    conn.execute(f"grant update (status) on mail to {role}".encode())
+    assert ops.value(session, want) is True
+    assert ops.value(conn, quiet) is not None
 
 
 def test_workers_hear_of_inserts_and_resends(conn: Connection, mail: str, connect: Connect) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from itertools import count, cycle
 from typing import LiteralString
 
@@ -376,3 +377,29 @@ def test_a_dump_keeps_tenants(server: Server, dsn: str, conn: Connection, empty_
         assert setting(restored, SETTINGS) == before
         fill(restored, new=1)
         assert claim(restored, 9) == {"acme": 2, "new": 1}
+
+
+def test_a_worker_that_waits_for_any_number_of_tenants_holds_a_limited_number_of_locks(
+    conn: Connection,
+) -> None:
+    """All sessions of the server share them."""
+    held: LiteralString = (
+        "select count(*) from pg_locks where pid = pg_backend_pid() and relation is not null"
+    )
+    conn.execute("select pgq_task.set_limits('mails', rate => 1)")
+    fill(conn, **{f"t{number}": 1 for number in range(100)})
+    assert claim(conn, 100).total() == 100
+    with conn.transaction():
+        [(wait,)] = conn.execute("select pgq_task.set_waiting('{mails}')").fetchall()
+        assert ops.value(conn, held) < 200, "one each"
+    assert wait > timedelta(seconds=30), "that of the rate"
+    conn.execute("select pgq_task.set_limits('mails')")
+    fill(conn, **{f"t{number}": 1 for number in range(100, 1010)})
+    conn.execute("select setval(queue_waiting, 0) from pgq_task.queue")
+    with conn.transaction():
+        conn.execute("select pgq_task.set_waiting('{mails}')")
+        assert ops.value(conn, held) < 1100
+    waiting: LiteralString = (
+        "select count(*) from pgq_task.queue where pg_sequence_last_value(queue_waiting) = 1"
+    )
+    assert ops.value(conn, waiting) == 1000
