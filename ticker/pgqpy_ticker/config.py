@@ -189,7 +189,8 @@ def _conninfo(dsn: str) -> dict[str, str]:
     try:
         told = parse(dsn)
     except InvalidDsn as error:
-        raise ConfigError(f"a dsn cannot be read: {error}") from None
+        said = "; ".join(filter(None, (error.message, error.hint)))
+        raise ConfigError(f"a dsn cannot be read: {said}") from None
 
     def value(key: str, otherwise: str) -> str:
         variable = "PGDATABASE" if key == "dbname" else f"PG{key.upper()}"

@@ -141,7 +141,7 @@ def _secret_key(secret: str) -> bytes:
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
-        raise ValueError("a secret is no base64") from None
+        raise ValueError("a secret is no base64, such as whsec_MfKQ...") from None
     if not 24 <= len(key) <= 64:
         raise ValueError(f"a secret has {len(key)} bytes; it must have 24 to 64")
     return key

@@ -218,7 +218,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                     raise pgqpy.DeadLetter(f"refused {attempt} times: {error}") from error
                 pause = min(max(pauses.pause(), error.after), self.config.longest_pause)
                 logger.warning(
-                    "event %s was not taken: %s; again in %.1f s",
+                    "event %s was not accepted: %s; again in %.1f s",
                     event.id,
                     error,
                     pause,
