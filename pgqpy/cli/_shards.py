@@ -54,7 +54,7 @@ def check(ctx: click.Context, path: Path) -> None:
             "Version": "version",
             "Consumers": "consumers",
             "Lag": "lag",
-            "Pending": "pending_events",
+            "Backlog": "pending_events",
             "Waiting": lambda state: ", ".join(state.waiting),
             "Problem": "problem",
         },

@@ -214,7 +214,7 @@ def print_consumers(consumers: Sequence[ConsumerInfo]) -> None:
         {
             "Queue": "queue_name",
             "Consumer": "consumer_name",
-            "Pending": "pending_events",
+            "Backlog": "pending_events",
             "Lag": "lag",
             "Last seen": "last_seen",
             "Tick": "last_tick",

@@ -102,7 +102,7 @@ def _state(state: ConsumerState | QueueState, more: str = "") -> Cell:
 def queues(reading: Reading) -> Table:
     """Return a line for each queue of events."""
     return Table(
-        ("Queue", "State", "In/s", "Out/s", "Lag", "Unread", "Consumers", "Retries", "Dead"),
+        ("Queue", "State", "In/s", "Out/s", "Lag", "Backlog", "Consumers", "Retries", "Dead"),
         [_queue(each, reading.out) for each in reading.status.queues],
         order=1,
         reverse=True,
@@ -134,7 +134,7 @@ def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> R
 def consumers(reading: Reading) -> Table:
     """Return a line for each consumer."""
     return Table(
-        ("Queue", "Consumer", "State", "Lag", "Unread", "Out/s", "Seen", "Batch", "Dead"),
+        ("Queue", "Consumer", "State", "Lag", "Backlog", "Out/s", "Seen", "Batch", "Dead"),
         [
             _consumer(queue, each, reading.out.get((queue.queue, each.consumer)))
             for queue in reading.status.queues
@@ -164,7 +164,7 @@ def _consumer(queue: QueueStatus, each: ConsumerStatus, out: float | None) -> Ro
     text = (
         f"{each.consumer} of {queue.queue}: {each.state}\n"
         f"last finished tick {_count(each.last_tick).text}, open batch {cells[7].text}, "
-        f"last seen {cells[6].text} ago, {cells[4].text} events unread{error}"
+        f"last seen {cells[6].text} ago, {cells[4].text} events behind{error}"
     )
     return Row((queue.queue, each.consumer), cells, Opened(each.consumer, text=text))
 

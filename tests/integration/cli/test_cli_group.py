@@ -111,7 +111,7 @@ def test_in_a_terminal_of_80_columns_there_is_room_for_why_keys_are_parked(
     partitions = [
         ANSI.sub("", line) for line in cli.ok("group", "show", queue, failing).split("\n")
     ]
-    assert "Part   Worker   Seen   Pending " in "\n".join(partitions)
+    assert "Part   Worker   Seen   Backlog " in "\n".join(partitions)
     assert all(len(line) <= 80 for line in shown + partitions)
 
 

@@ -105,7 +105,7 @@ def test_a_consumer_that_reads_nothing_has_no_rate_though_events_come(
 
 def test_lines_are_sorted_by_any_column_those_without_a_value_last(screen: Screen) -> None:
     press(screen, "2", ">", ">")
-    assert look(screen).splitlines()[3].split()[4] == "Unread▼"
+    assert look(screen).splitlines()[3].split()[4] == "Backlog▼"
     assert names(screen, 1)[0] == "billing"
     press(screen, "r")
     assert names(screen, 1)[-1] == "billing"
