@@ -30,7 +30,7 @@ CHECKS: tuple[Check, ...] = (
     _server.clock,
     _server.settings,
     _queues.CHECKS["old transactions"],
-    _queues.CHECKS["locks of strangers"],
+    _queues.CHECKS["foreign locks"],
     _storage.horizon,
     _storage.slots,
     _queues.CHECKS["rotation"],

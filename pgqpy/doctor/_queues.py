@@ -156,7 +156,7 @@ def rotation(state: Judgement) -> Iterator[Finding]:
     yield ok("no rotation that is due is held up")
 
 
-def strangers(state: Judgement) -> Iterator[Finding]:
+def foreign_locks(state: Judgement) -> Iterator[Finding]:
     """Advisory locks of ours that roles without any role of ours hold (pgq.get_foreign_locks)."""
     for lock in state.readings.foreign_locks:
         worse = problem if lock.lock == LEAD else warning
@@ -206,7 +206,7 @@ QUEUES: dict[str, tuple[Callable[[Judgement], Iterator[Finding]], tuple[str, ...
     "paused consumers": (paused_consumers, ("pgq.get_paused_consumers(text)",)),
     "parked keys": (parked_keys, ("pgq.get_group_info(text,text)",)),
     "rotation": (rotation, ()),
-    "locks of strangers": (strangers, ("pgq.get_foreign_locks()",)),
+    "foreign locks": (foreign_locks, ("pgq.get_foreign_locks()",)),
     "old transactions": (transactions, ()),
 }
 

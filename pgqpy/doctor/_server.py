@@ -158,7 +158,7 @@ def ticker(look: Look) -> Iterator[Finding]:
     elif any(lock.lock == LEAD for lock in state.readings.foreign_locks):
         yield problem(
             "no ticker leads: a session without any role of pgq has taken the lead's lock",
-            "end that session: see `locks of strangers`",
+            "end that session: see `foreign locks`",
         )
     elif pid is not None:
         [(name,)] = look.rows(

@@ -17,7 +17,7 @@ from pgqpy.ui._view import Look, View
 #: The most rows of each table.
 SHOWN = 20
 #: What the page says first, if it is wrong; the rest is on the overview.
-CHECKS = {"ticks", "maintenance", "old transactions", "locks of strangers"}
+CHECKS = {"ticks", "maintenance", "old transactions", "foreign locks"}
 
 # Without the role of that session, or pg_read_all_stats, its state is hidden. A session between two
 # statements tells how long the last one took: that of a leader is its round.

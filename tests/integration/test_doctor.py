@@ -187,8 +187,8 @@ def prepared_transaction(place: Place) -> Iterator[str]:
     place.conn.execute("rollback prepared 'it''s old'")
 
 
-@fault("locks of strangers", Verdict.WARNING)
-def lock_of_a_stranger(place: Place) -> Iterator[str]:
+@fault("foreign locks", Verdict.WARNING)
+def foreign_lock(place: Place) -> Iterator[str]:
     with place.log_in() as stranger:
         stranger.execute("select pg_advisory_lock(1886875906, 1)")
         yield f"session {stranger.info.backend_pid} of doctor"
