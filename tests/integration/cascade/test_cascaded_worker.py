@@ -270,7 +270,8 @@ def chain(root: Node, branch: Node, add_node: AddNode) -> Iterator[list[Node]]:
 
 
 def test_a_branch_goes_on_at_another_provider_while_it_runs(chain: list[Node]) -> None:
-    root, _, second, _ = chain
+    root, first, second, _ = chain
+    second.has(ops.tick(root.conn, "q"))
     providers = {0: "branch", 10: "root", 20: "branch"}
     for number in range(30):
         tick = ops.insert_ticked(root.conn, "q", str(number))
@@ -280,6 +281,9 @@ def test_a_branch_goes_on_at_another_provider_while_it_runs(chain: list[Node]) -
     for node in chain[1:]:
         node.has(tick)
     assert second.batches() == root.batches()
+    # The last provider is told.
+    position = "select last_tick from pgq.get_consumer_info('q', 'second_worker')"
+    wait_until(lambda: ops.value(first.conn, position) == tick)
 
 
 def test_a_paused_worker_waits_and_an_error_is_noted_until_it_is_over(chain: list[Node]) -> None:
