@@ -43,9 +43,9 @@ create table pgq.consumer_group (
     constraint group_queue_fkey foreign key (group_queue) references pgq.queue (queue_id),
     constraint group_partitions_range check (group_partitions between 1 and 1024),
     constraint group_resize_range check (group_resize_to between 1 and 1024),
-    -- The second refuses intervals that add days to what they take in years: they lead out of all times.
-    constraint group_lease_range check (group_lease between '100 milliseconds' and '1 day'
-                                        and extract(epoch from group_lease) between 0.1 and 86400),
+    constraint group_lease_range check (group_lease between '100 milliseconds' and '1 day'),
+    -- no days added to what is taken in years: that leads out of all times
+    constraint group_lease_epoch check (extract(epoch from group_lease) between 0.1 and 86400),
     constraint group_park_limit_range check (group_park_limit >= 0)
 );
 
