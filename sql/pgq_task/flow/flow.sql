@@ -68,6 +68,23 @@ begin
 end;
 $$;
 
+create or replace function pgq_task._start_of_step(i_task bigint, i_flow bigint, i_after int4[])
+returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the change by which a step's task is available, with the results of the steps that it comes after; null if they
+-- are too large together: that must not keep the last of these from ending.
+begin
+    return (select jsonb_build_object('delay', '0', 'headers', t.headers || jsonb_build_object('results', r.results))
+              from pgq_task.task t,
+                   (select jsonb_agg(p.result order by array_position(i_after, p.nr)) as results
+                      from pgq_task.flow_step p where p.flow_id = i_flow and p.nr = any (i_after)) r
+             where t.id = i_task);
+exception when program_limit_exceeded then
+    return null;
+end;
+$$;
+
 create or replace function pgq_task._end_steps(
     i_tasks pgq_task.task[], i_outcome text, i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null)
 returns void
@@ -112,18 +129,9 @@ begin
         -- An administrator may have started it, or sent it to another queue.
         perform from pgq_task.task t where t.id = d.id and t.pos = 9223372036854775807 and t.lease is null for no key update;
         continue when not found;
-        v_problem := 'it comes after ' || d.removed || ', which was removed';
-        begin
-            select jsonb_build_object('delay', '0', 'headers', t.headers || jsonb_build_object('results', r.results)) into v_change
-              from pgq_task.task t,
-                   (select jsonb_agg(p.result order by array_position(d.after, p.nr)) as results
-                      from pgq_task.flow_step p where p.flow_id = d.flow_id and p.nr = any (d.after)) r
-             where t.id = d.id;
-        exception when program_limit_exceeded then
-            -- That must not keep the last of these from ending.
-            v_change := null;
-            v_problem := coalesce(v_problem, 'the results of the steps that it comes after are too large together');
-        end;
+        v_change := pgq_task._start_of_step(d.id, d.flow_id, d.after);
+        v_problem := case when d.removed is not null then format('it comes after %s, which was removed', d.removed)
+                          when v_change is null then 'the results of the steps that it comes after are too large together' end;
         if v_problem is not null then
             -- If it is requeued, it has the results that there are.
             update pgq_task.task t set headers = v_change -> 'headers' where t.id = d.id and v_change is not null;
