@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.any_pg]
 
 ROOT = Path(__file__).parents[2]
 #: Until there is a release; a change of tables moves it behind that.
-BEFORE_THE_FIRST = "10428d96e417"
+BEFORE_THE_FIRST = "138c16924a25"
 #: Makes the functions of the last release others than those of today.
 MARK = "-- of the last release"
 
