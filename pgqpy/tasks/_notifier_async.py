@@ -19,6 +19,8 @@ class AsyncNotifier(AsyncSubscriber):
     def __init__(self, dsn: str, channel: str, payloads: Collection[str], subject: str) -> None:
         #: Whether there may be tasks that were not looked for yet.
         self.heard = False
+        #: The queues that were named since then.
+        self.named: set[str] = set()
         self.subject = subject
         self._channel = channel
         self._payloads = frozenset(payloads)
@@ -34,7 +36,14 @@ class AsyncNotifier(AsyncSubscriber):
         names = {payload, payload.rpartition("/")[0]}
         if not names.isdisjoint(self._payloads) or self._pattern.fullmatch(payload):
             self.heard = True
+            self.named |= names
             self._wake()
+
+    def take(self) -> set[str]:
+        """Return the queues that were named, and begin again: they are about to be looked at."""
+        self.heard = False
+        named, self.named = self.named, set()
+        return named
 
     def _news(self) -> bool:
         return self.heard

@@ -81,6 +81,11 @@ class Claimer:
         """Claim next time: there may be tasks that were not found."""
         self._look_at = 0.0
 
+    def look_at_all(self) -> None:
+        """Claim from all queues next time, and ask for notifications: a few were looked at."""
+        self.dry = True
+        self.look_soon()
+
     def answered(self, now: float) -> None:
         """Record the answer to a notification; a stream of them is folded, into one an interval."""
         fold = self._settings.fold_interval

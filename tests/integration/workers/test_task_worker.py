@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
+from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._settings import settings_of
-from pgqpy.tasks._worker import completer, completer_async, executor, executor_async
+from pgqpy.tasks._worker import claimer, completer, completer_async, executor, executor_async
 from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connection
@@ -489,6 +491,55 @@ def test_a_lasting_conflict_is_a_failure(dsn: str, conn: Connection, tasks: Task
 
     TaskWorker(dsn, "work", insert, retry_policy=FixedDelay(0, attempts=1)).run(until_empty=True)
     assert ("work.failed", "available", 0, 1) in left(conn)
+
+
+def test_of_many_queues_the_one_that_is_named_is_looked_at_first(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then all of them, which asks for notifications again, whatever the first look found."""
+    asked: list[tuple[list[str], bool]] = []
+    ask = Exchange.ask
+    stolen: list[Task] = []
+
+    def look(self: Exchange, completions: Any, room: int, **how: Any) -> Any:
+        if how["few"] and not stolen:
+            stolen.append(tasks.claim("other"))
+        found = ask(self, completions, room, **how)
+        if room:
+            asked.append((how["few"], how["arm"]))
+        return found
+
+    waits = threading.Event()
+    wait = Notifier.wait
+
+    def rest(self: Notifier, *how: Any) -> None:
+        waits.set()
+        wait(self, *how)
+
+    monkeypatch.setattr(Exchange, "ask", look)
+    monkeypatch.setattr(Notifier, "wait", rest)
+    # Without a notification it does not look.
+    monkeypatch.setattr(claimer, "_FIRST_LOOK", PATIENCE * 2)
+    for queue in ("some", "other"):
+        tasks.create_queue(queue)
+    handled: list[int] = []
+    worker = TaskWorker(
+        dsn,
+        ["work", "some", "other"],
+        lambda task: handled.append(task.id),
+        poll_interval=PATIENCE * 2,
+    )
+    with running(worker):
+        for turn in range(2):
+            assert waits.wait(PATIENCE)
+            waits.clear()
+            asked.clear()
+            pushed = tasks.push("other", turn)
+            assert waits.wait(PATIENCE)
+            assert (asked[0], asked[-1]) == ((["other"], False), ([], True))
+            waits.set()
+    assert len(stolen) == 1
+    assert handled == [pushed]
 
 
 def test_a_worker_is_notified_of_the_first_task_of_a_tenant(dsn: str, tasks: Tasks) -> None:
