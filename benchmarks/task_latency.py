@@ -43,6 +43,6 @@ def run(bench: Bench) -> None:
                 MANY: delays(server, "many", *slow, 300),
             },
         )
-    bench.at_most("Q5a", f"{WAITING}, p50", found.ms(WAITING, 50), 5, "ms")
-    bench.at_most("Q5b", f"{WAITING}, p99", found.ms(WAITING, 99), 25, "ms")
+    bench.at_most("Q5a", f"{WAITING}, p50", found.ms(WAITING, 50), 3, "ms")
+    bench.at_most("Q5b", f"{WAITING}, p99", found.ms(WAITING, 99), 10, "ms")
     bench.at_most("Q5c", f"{MANY}, p50", found.ms(MANY, 50), 10, "ms")

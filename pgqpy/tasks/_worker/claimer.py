@@ -82,7 +82,7 @@ class Claimer:
         self._look_at = 0.0
 
     def look_at_all(self) -> None:
-        """Claim from all queues next time, and ask for notifications: a few were looked at."""
+        """Claim from all queues next time, and ask for notifications."""
         self.dry = True
         self.look_soon()
 

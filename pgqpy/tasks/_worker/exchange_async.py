@@ -53,19 +53,18 @@ class AsyncExchange:
         if self._conn is not None:
             await self._conn.close()
 
-    def few(self, names: Collection[str]) -> list[str]:
-        """Return the worker's queues of these names, if there are some and they are not all."""
-        found = [queue for queue in self._queues if queue in names]
-        return found if len(found) < len(self._queues) else []
+    def among(self, names: Collection[str]) -> list[str]:
+        """Return the worker's queues of these names."""
+        return [queue for queue in self._queues if queue in names]
 
     async def ask(
-        self, completions: Completions, room: int, *, arm: bool, last: bool, few: list[str]
+        self, completions: Completions, room: int, *, arm: bool, last: bool, named: list[str]
     ) -> tuple[list[list[Any]], float | None, list[Any]]:
         """Complete tasks and claim ``room`` others, in one round trip and one transaction.
 
-        They are claimed from all queues, or from a few. Returns the answers to the completions, the
-        seconds until a task is due, and the rows of claimed tasks. ``arm`` asks for notifications;
-        ``last`` looks where a claim does not.
+        They are claimed from all queues, or from ``named`` ones. Returns the answers to the
+        completions, the seconds until a task is due, and the rows of claimed tasks. ``arm`` asks
+        for notifications; ``last`` looks where a claim does not.
         """
         settings = self._settings
         if self._has_patterns and not (self._queues or completions.all):
@@ -85,7 +84,7 @@ class AsyncExchange:
         if last:
             calls.append((sql.CATCH_UP, [self._queues]))
         if room:
-            asked = [few or self._queues, settings.database.claimant, settings.lease, room]
+            asked = [named or self._queues, settings.database.claimant, settings.lease, room]
             calls.append((sql.CLAIM_FOR_WORKER, [*asked, settings.random]))
         answers = await async_send(await self.connection(), calls)
         self._has_claimed = self._has_claimed or bool(room)

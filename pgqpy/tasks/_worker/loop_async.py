@@ -163,20 +163,20 @@ class AsyncLoop:
         """Report outcomes, and claim ``room`` tasks, in one round trip and one transaction."""
         while self._executor.ended:
             self._uncompleted.append(self._executor.ended.popleft())
-        named = self._notifier.take() if self._notifier is not None and room else set()
+        heard = self._notifier.take() if self._notifier is not None and room else set()
         busy = bool(self._slots)
         conn = await self._exchange.connection()
         completions = await self._completer.prepare(conn, self._uncompleted)
         again = bool(room) and self._claimer.dry
-        # Of many queues first the few that a notification has named: the others were empty.
-        few = self._exchange.few(named) if again and not self._settings.until_empty else []
-        arm = again and not (self._settings.until_empty or few)
+        # First those that notifications have named, and nothing else: then the task begins.
+        named = self._exchange.among(heard) if again and not self._settings.until_empty else []
+        arm = again and not (self._settings.until_empty or named)
         # A claim misses tasks that a sweep has yet to bring forward, some of which this worker's
         # tasks may have pushed or unblocked.
         last = again and self._settings.until_empty and not (busy or completions.all)
         try:
             answers, due, rows = await self._exchange.ask(
-                completions, room, arm=arm, last=last, few=few
+                completions, room, arm=arm, last=last, named=named
             )
         except PgqError as error:
             if last and error.sqlstate == LOCK_NOT_AVAILABLE:
@@ -192,7 +192,7 @@ class AsyncLoop:
         if room:
             self._claimer.done = last and not rows
             self._take_up(self._claimer.claimed(room, rows, due, self._completed_at))
-            if few:
+            if named:
                 self._claimer.look_at_all()
         if completions.all:
             await self._completer.report(completions, answers)

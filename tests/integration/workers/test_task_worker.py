@@ -493,7 +493,7 @@ def test_a_lasting_conflict_is_a_failure(dsn: str, conn: Connection, tasks: Task
     assert ("work.failed", "available", 0, 1) in left(conn)
 
 
-def test_of_many_queues_the_one_that_is_named_is_looked_at_first(
+def test_a_queue_that_is_named_is_looked_at_first(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And then all of them, which asks for notifications again, whatever the first look found."""
@@ -502,11 +502,11 @@ def test_of_many_queues_the_one_that_is_named_is_looked_at_first(
     stolen: list[Task] = []
 
     def look(self: Exchange, completions: Any, room: int, **how: Any) -> Any:
-        if how["few"] and not stolen:
-            stolen.append(tasks.claim("other"))
+        if how["named"] and not stolen:
+            stolen.extend(tasks.claim("other"))
         found = ask(self, completions, room, **how)
         if room:
-            asked.append((how["few"], how["arm"]))
+            asked.append((how["named"], how["arm"]))
         return found
 
     waits = threading.Event()
