@@ -286,7 +286,7 @@ Q3 | tasks claimed and finished one by one, 8 workers, synchronous_commit off
 Q4 | tasks claimed and finished in batches of 100 by the Python worker
   | at least 25,000 tasks/s, or 3 x the best peer
 Q5 | push to a waiting worker's function, default settings
-  | p50 at most 5 ms, p99 at most 25 ms; p50 at most 10 ms for a worker of 300 queues
+  | p50 at most 3 ms, p99 at most 10 ms; p50 at most 10 ms for a worker of 300 queues
 Q6 | a writing and a reading transaction held open for 15 minutes under 2,000 tasks/s
   | tasks/s and time of a claim at the end at least 0.8 x before
 Q7 | the same, from a minute after their end on
