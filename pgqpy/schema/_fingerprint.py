@@ -34,8 +34,8 @@ select pg_catalog.md5(pg_catalog.string_agg(each, chr(10) order by each))
         union all
         select concat_ws(' ', 'relation', oid, relowner,
                          case relname when 'inbox'
-                             then array_remove(relacl, 'pgq_writer=a/pgq_owner')
-                             else relacl end)
+                             then array_remove(relacl::text[], 'pgq_writer=a/pgq_owner')
+                             else relacl::text[] end)
           from pg_catalog.pg_class
          where relnamespace in (select oid from pg_catalog.pg_namespace where nspname in {_SCHEMAS})
            and relkind in ('r', 'p', 'v', 'S')
