@@ -53,9 +53,9 @@ begin
     end if;
     v_from := coalesce(v_from, v_ahead);
     if coalesce(q.max_running_per_key, q.rate_per_key) is null then
-        r := pgq_task._claim_without_keys(q, r, i_priority, i_max_attempts, v_from, v_low);
+        r := pgq_task._claim_without_keys(q, r, i_priority, i_max_attempts, v_from, v_ahead, v_low);
     else
-        r := pgq_task._claim_by_key(q, r, i_priority, i_max_attempts, v_from, v_low);
+        r := pgq_task._claim_by_key(q, r, i_priority, i_max_attempts, v_from, v_ahead, v_low);
     end if;
 
     if r.claimed = '{}' and not r.changed then
@@ -239,24 +239,26 @@ end;
 $$;
 
 create or replace function pgq_task._claim_without_keys(
-    q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_low bigint)
+    q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_ahead bigint,
+    i_low bigint)
 returns pgq_task.limited_claim
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Claims tasks of a lane whose queue has no limits by key.
 declare
-    v_now_pos   constant bigint := pgq_task._position_of(r.now);
+    v_upto      bigint := pgq_task._position_of(r.now);
     v_ids       bigint[];
     v_from      bigint;
 begin
-    -- The second time those before the one to begin with.
-    foreach v_from in array array[i_from] || nullif(i_low, i_from)
+    -- Then those before the one to begin with; if there was nothing, from the lane's low end.
+    foreach v_from in array array[i_from, i_ahead, i_low]
     loop
-        exit when r.room <= 0 or v_from is null;
+        exit when r.room <= 0 or v_from < i_ahead and r.claimed <> '{}';
+        continue when v_from >= v_upto;
         v_ids := array(
             select c.id
               from pgq_task.task c
-             where c.queue_id = q.queue_id and c.priority = i_priority and c.pos > v_from and c.pos <= v_now_pos
+             where c.queue_id = q.queue_id and c.priority = i_priority and c.pos > v_from and c.pos <= v_upto
                and (c.lease is null or c.lease <= r.now and pgq_task._comes_again(c, i_max_attempts))
                and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
              order by c.queue_id, c.priority, c.pos
@@ -267,14 +269,16 @@ begin
         r.keys := r.keys || array_fill(null::text, array[cardinality(v_ids)]);
         r.marks := r.marks || array_fill(null::bigint, array[cardinality(v_ids)]);
         r.live := r.live || array_fill(true, array[cardinality(v_ids)]);
-        exit when v_ids <> '{}';
+        r.room := r.room - cardinality(v_ids);
+        v_upto := v_from;
     end loop;
     return r;
 end;
 $$;
 
 create or replace function pgq_task._claim_by_key(
-    q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_low bigint)
+    q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_ahead bigint,
+    i_low bigint)
 returns pgq_task.limited_claim
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -283,9 +287,9 @@ declare
     at_once     constant int4 := 64;
     -- maximum number of tasks to look at before other claims go on
     looks       constant int4 := 2000;
-    v_now_pos   constant bigint := pgq_task._position_of(r.now);
+    v_upto      bigint := pgq_task._position_of(r.now);
+    v_begin     bigint := i_from;
     v_from      bigint := i_from;
-    v_low       bigint := nullif(i_low, i_from);
     v_chunk     int4;
     v_took      int4;
     v_seen      int4 := 0;
@@ -299,7 +303,7 @@ begin
         for t in
             select c.id, c.pos, pgq_task._limit_key_of(c.headers) as key
               from pgq_task.task c
-             where c.queue_id = q.queue_id and c.priority = i_priority and c.pos > v_from and c.pos <= v_now_pos
+             where c.queue_id = q.queue_id and c.priority = i_priority and c.pos > v_from and c.pos <= v_upto
                and (c.lease is null or c.lease <= r.now and pgq_task._comes_again(c, i_max_attempts))
                and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
              order by c.queue_id, c.priority, c.pos
@@ -328,10 +332,11 @@ begin
             exit when r.room = 0;
         end loop;
         if v_took < v_chunk then
-            exit when r.claimed <> '{}' or v_low is null;
-            -- The tasks before the one to begin with.
-            v_from := v_low;
-            v_low := null;
+            -- Then those before the one to begin with; if there was nothing, from the lane's low end.
+            v_upto := v_begin;
+            v_begin := case when v_begin > i_ahead then i_ahead when r.claimed = '{}' then i_low else v_begin end;
+            exit when (v_begin < v_upto) is not true;
+            v_from := v_begin;
         end if;
     end loop;
     r.is_stopped := v_seen >= looks;

@@ -84,6 +84,19 @@ def test_at_most_so_many_of_a_key_run_at_a_time_and_others_pass(tasks: Connectio
     assert set(ops.statuses(tasks)) == {*b, *none}
 
 
+@pytest.mark.parametrize("limits", [{"max_running": 20}, {"max_running_per_key": 20}])
+def test_a_claim_that_begins_at_random_gets_what_waits_before(
+    tasks: Connection, limits: dict[str, int]
+) -> None:
+    pushed = push(tasks, "a", 6)
+    limit(tasks, **limits)
+    for seed in range(64):
+        with tasks.transaction(force_rollback=True):
+            tasks.execute("select setseed(%s)", [seed / 64])
+            claimed = ops.claim(tasks, QUEUE, number=10, random=True)
+            assert sorted(ids(claimed)) == pushed
+
+
 def test_limits_hold_while_many_claim_and_finish(tasks: Connection, connect: Connect) -> None:
     limit(tasks, max_running=6, max_running_per_key=2)
     pushed = {task: key for key in "abcdef" for task in push(tasks, key, 40)}

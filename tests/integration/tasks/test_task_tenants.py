@@ -53,9 +53,9 @@ def push_many(conn: Connection, queue: str, number: int) -> None:
 
 
 def claim(conn: Connection, number: int = 1, queue: str = "mails") -> Counter[str]:
-    """The number of tasks of each tenant. By chance fewer would be claimed within a limit."""
+    """The number of tasks of each tenant."""
     rows = conn.execute(
-        "select queue from pgq_task.claim(array[%s], 'w', '1 hour', %s, false)", [queue, number]
+        "select queue from pgq_task.claim(array[%s], 'w', '1 hour', %s)", [queue, number]
     ).fetchall()
     return Counter(name.removeprefix("mails/") for (name,) in rows)
 
