@@ -17,7 +17,6 @@ import psycopg
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering
-from pgqpy_ticker.logs import one_line
 from pgqpy_ticker.problem import Pooled
 from pgqpy_ticker.schedule import Budget, Schedule
 from pgqpy_ticker.served import Served
@@ -141,16 +140,8 @@ class Tick:
         return self._declared
 
     async def _ask(self, statement: LiteralString, *arguments: object) -> tuple[Any, ...]:
-        """Return the row of a statement that looks at all queues.
-
-        If one was dropped meanwhile, its sequence is gone, and a new snapshot does not have it.
-        Another internal error comes again.
-        """
-        try:
-            cursor = await self._connection.execute(statement, arguments)
-        except psycopg.errors.InternalError_ as error:
-            self._served.log().debug("looks at all queues once more: %s", one_line(error))
-            cursor = await self._connection.execute(statement, arguments)
+        """Return the row of a statement."""
+        cursor = await self._connection.execute(statement, arguments)
         row = await cursor.fetchone()
         assert row is not None
         return row

@@ -26,10 +26,11 @@ as $$
         (0, 1886875928, false, 'dropped task queues', 'removing dropped task queues'),
         (112, 1735487609, false, null, 'pgqpy migrate'),
         (7366513, 1887002468, false, null, 'pgqpy demo'),
-        -- two numbers; the second is a queue, registration, table, group, or the hash of a name
+        -- two numbers; the second is a queue, 0 for all of them, registration, table, group, or the hash of a name
         (1886875905, null, true, 'capture', 'pgq.capture_table'),
         (1886875906, null, true, 'ticks', 'ticks'),
         (1886875908, null, true, 'positions', 'batches of consumers'),
+        (1886875930, null, true, 'sequences', 'ticks, and dropping, restricting and opening queues'),
         (1886875909, null, true, 'staging', 'sending staged events'),
         (1886875910, null, true, 'pgq_ext progress', 'progress of consumers in pgq_ext'),
         (1886875929, null, true, 'shards', 'moving keys between shards'),
@@ -57,6 +58,16 @@ begin
     end if;
     return v_number;
 end;
+$$;
+
+create or replace function pgq._lock_sequences(i_queue_id int4)
+returns void
+language sql
+as $$
+-- Announces that this transaction is about to lock a queue's sequences. Sessions that read those of many queues pass
+-- over this one then, for reading would wait for the end of this transaction.
+    select pg_catalog.pg_advisory_xact_lock_shared(pgq._lock_key('sequences'), 0),
+           pg_catalog.pg_advisory_xact_lock(pgq._lock_key('sequences'), i_queue_id);
 $$;
 
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)

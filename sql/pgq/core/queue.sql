@@ -271,6 +271,7 @@ begin
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
     perform pgq._notify_consumers(q.queue_id);
+    perform pgq._lock_sequences(q.queue_id);
     execute format('drop sequence %s, %s, %s%s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq, v_cascade);
     if to_regclass(format('pgq_slots.%I', x_queue_name)) is not null then
         execute format('drop sequence pgq_slots.%I cascade', x_queue_name);

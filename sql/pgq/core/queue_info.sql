@@ -16,7 +16,8 @@ as $$
 --      ticker_lag      - age of the newest tick
 --      ev_per_sec      - events per second over the last 20 nominal ticks
 --      ev_new          - events since the newest tick, as counted by the event sequence. A standby knows sequences up to
---                        32 numbers ahead: there it is the number that there are at least
+--                        32 numbers ahead: there it is the number that there are at least. Null while another
+--                        transaction drops, restricts or opens the queue
 --      last_tick_id    - the newest tick
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
            q.queue_external_ticker, q.queue_ticker_paused,
@@ -35,7 +36,9 @@ as $$
              from (select tick_time, tick_event_seq from pgq.tick_log
                     where tick_queue = q.queue_id and not tick_early and tick_id < newest.tick_id
                     order by tick_id desc limit 20) nominal) past on true
-     cross join lateral pgq._count_events(q.queue_id, newest.tick_event_seq, pgq._event_seq_value(q.queue_event_seq_id)) fresh (events)
+     cross join lateral pgq._count_events(q.queue_id, newest.tick_event_seq,
+                                          case when pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), q.queue_id)
+                                               then pgq._event_seq_value(q.queue_event_seq_id) end) fresh (events)
      where i_queue_name is null or q.queue_name = i_queue_name
      order by q.queue_name;
 $$;

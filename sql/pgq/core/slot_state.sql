@@ -117,8 +117,10 @@ as $$
 -- Guards all queues.
 -- Returns: false if that is not possible now.
 begin
-    -- The other lock is that of pgq.create_queue(1), whose queue is not visible yet.
-    if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(pgq._lock_key('create queue'))) then
+    -- The second lock is that of pgq.create_queue(1), whose queue is not visible yet.
+    if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(pgq._lock_key('create queue'))
+            and pg_try_advisory_xact_lock(pgq._lock_key('sequences'), 0))
+    then
         return false;
     end if;
     -- (Reading the event sequence locks it before the other one, in the order of pgq.drop_queue(2).)
@@ -141,8 +143,9 @@ declare
     marks   constant bigint := 2147221504;
 begin
     if not exists (select from pgq.queue
-                    where queue_id = any (i_queues)
-                      and pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag())
+                    -- the queue first: others may be locked, see pgq._lock_sequences(1)
+                    where case when queue_id = any (i_queues)
+                               then pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag() end)
        or not pgq._lock_slots()
     then
         return;
@@ -156,10 +159,10 @@ begin
     -- a statement of its own, so that it sees what was committed before this session got the lock
     perform setval(queue_slot_seq, (pg_sequence_last_value(queue_slot_seq) & ~ marks) | pgq._cluster_tag())
        from pgq.queue
-      where queue_id = any (i_queues)
-        and not queue_disable_insert
+      where not queue_disable_insert
         and queue_per_tx_limit is null
         and pg_sequence_last_value('pgq.ticker_sleep_seq') = 1
-        and pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag();
+        and case when queue_id = any (i_queues)
+                 then pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag() end;
 end;
 $$;

@@ -58,7 +58,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_sort = off
 as $$
--- Returns the queues that need a tick.
+-- Returns the queues that need a tick, without those that another transaction is dropping, restricting or opening.
 -- Parameters:
 --      i_queue_name    - the queue to look at; null for all that make their own ticks
 --      i_idle          - false to skip queues that need at most a heartbeat, which is more expensive to determine
@@ -76,6 +76,9 @@ as $$
 --      lag         - time since the newest tick
 --      next_due    - time until the queue may be due, nominally or early; null if nothing is to be expected
 #variable_conflict use_column
+declare
+    -- Until this transaction ends, no other locks a queue's sequences; or some may: see pgq._lock_sequences(1).
+    v_all   constant boolean := pg_try_advisory_xact_lock(pgq._lock_key('sequences'), 0);
 begin
     -- In one function: it is one statement.
     -- Check this even if no tick is due; it is cheap, since it draws a transaction id only on suspicion.
@@ -148,6 +151,7 @@ begin
      where case when i_queue_name is null
                 then not q.queue_external_ticker and not q.queue_ticker_paused
                 else q.queue_name = i_queue_name end
+       and (v_all or pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), q.queue_id))
        and known.event_seq is distinct from s.event_seq
        and (i_idle
             or newest.tick_event_seq = s.event_seq is not true

@@ -53,6 +53,36 @@ def test_rotation_passes_over_queues_that_are_changed(
     assert ops.value(conn, "select count(*) from pgq.queue where queue_switch_step2 is null") == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "select pgq.drop_queue(%s)",
+        "select pgq.restrict_queue(%s)",
+        "select pgq.restrict_queue(%s), pgq.restrict_queue(%s, false)",
+    ],
+)
+def test_a_queue_that_an_open_transaction_changes_delays_no_tick_of_others(
+    connect: Connect, conn: Connection, queue: str, change: LiteralString
+) -> None:
+    create_queue(conn, OTHER)
+    user = connect(autocommit=False)
+    user.execute(change, [queue] * change.count("%s"))
+    conn.execute("set lock_timeout = '1s'")
+    newest = "select last_tick_id from pgq.get_queue_info(%s)"
+    for tick in ("select pgq.ticker()", "select pgq.ticker_round()"):
+        ops.value(conn, "select pgq.force_tick(%s)", OTHER)
+        before = ops.value(conn, newest, OTHER)
+        conn.execute(tick)
+        assert ops.value(conn, newest, OTHER) > before
+    info = "select queue_name, ev_new is null from pgq.get_queue_info()"
+    assert conn.execute(info).fetchall() == [(OTHER, False), (queue, True)]
+    # or producers of this one would not wake it afterwards
+    assert ops.value(conn, "select pgq._guard_queues()") is False
+    user.rollback()
+    assert ops.value(conn, "select pgq._guard_queues()") is True
+    assert conn.execute(info).fetchall() == [(OTHER, False), (queue, False)]
+
+
 def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
     connect: Connect, queue: str, calls: Calls
 ) -> None:
