@@ -144,7 +144,8 @@ begin
     if not v_enforced and q.queue_contract_txid is null then
         return;
     end if;
-    perform pgq._execute_soon(q.queue_name, format('lock table %s in %s mode', array_to_string(v_tables, ', '),
+    perform pgq._execute_soon(q.queue_name, format('select pgq._announce_lock(%L, %s); lock table %s in %s mode',
+                                                   'event tables', q.queue_id, array_to_string(v_tables, ', '),
                                                    case when v_enforced then 'share row exclusive' else 'access exclusive' end));
     update pgq.queue set queue_contract_txid = case when v_enforced then txid_current() end where queue_id = q.queue_id;
     foreach v_table in array v_tables loop

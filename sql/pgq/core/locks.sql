@@ -31,6 +31,7 @@ as $$
         (1886875906, null, true, 'ticks', 'ticks'),
         (1886875908, null, true, 'positions', 'batches of consumers'),
         (1886875930, null, true, 'sequences', 'ticks, and dropping, restricting and opening queues'),
+        (1886875931, null, true, 'event tables', 'delayed events, and changing contracts'),
         (1886875909, null, true, 'staging', 'sending staged events'),
         (1886875910, null, true, 'pgq_ext progress', 'progress of consumers in pgq_ext'),
         (1886875929, null, true, 'shards', 'moving keys between shards'),
@@ -60,14 +61,16 @@ begin
 end;
 $$;
 
-create or replace function pgq._lock_sequences(i_queue_id int4)
+create or replace function pgq._announce_lock(i_key text, i_queue_id int4)
 returns void
 language sql
 as $$
--- Announces that this transaction is about to lock a queue's sequences. Sessions that read those of many queues pass
--- over this one then, for reading would wait for the end of this transaction.
+-- Announces that this transaction is about to lock a queue's relations. Sessions that use those of many queues pass over
+-- this one then, or they would wait for the end of this transaction.
+-- Parameters:
+--      i_key   - which relations: sequences or event tables
     select pg_catalog.pg_advisory_xact_lock_shared(pgq._lock_key('sequences'), 0),
-           pg_catalog.pg_advisory_xact_lock(pgq._lock_key('sequences'), i_queue_id);
+           pg_catalog.pg_advisory_xact_lock(pgq._lock_key(i_key), i_queue_id);
 $$;
 
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)

@@ -251,6 +251,7 @@ begin
 
     perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false)), pgq._apply_contracts(q, i_is_dropped => true);
 
+    perform pgq._announce_lock('sequences', q.queue_id);
     -- Any role can make something of its own depend on these, and on the sequences: a view, or a default that is the name.
     execute format('drop view %s, %s, pgq.queue_defaults_%s%s', q.queue_data_pfx, pgq.queue_relation(x_queue_name), q.queue_id, v_cascade);
     for n in 0 .. q.queue_ntables - 1 loop
@@ -271,7 +272,6 @@ begin
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
     perform pgq._notify_consumers(q.queue_id);
-    perform pgq._lock_sequences(q.queue_id);
     execute format('drop sequence %s, %s, %s%s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq, v_cascade);
     if to_regclass(format('pgq_slots.%I', x_queue_name)) is not null then
         execute format('drop sequence pgq_slots.%I cascade', x_queue_name);

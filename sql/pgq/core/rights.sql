@@ -289,7 +289,7 @@ begin
     end if;
     -- In the order of producers.
     perform pgq._execute_soon(q.queue_name, concat_ws('; ',
-        format('select pgq._lock_sequences(%s)', q.queue_id),
+        format('select pgq._announce_lock(%L, %s)', 'sequences', q.queue_id),
         format('alter sequence %s rename to %I', v_seq[1], v_over[1]),
         format('alter sequence %s rename to %I', v_seq[2], v_over[2]),
         case when to_regclass(v_open) <> v_seq[2] then 'drop sequence ' || v_open || ' cascade' end));

@@ -143,7 +143,7 @@ declare
     marks   constant bigint := 2147221504;
 begin
     if not exists (select from pgq.queue
-                    -- the queue first: others may be locked, see pgq._lock_sequences(1)
+                    -- the queue first: others may be locked, see pgq._announce_lock(2)
                     where case when queue_id = any (i_queues)
                                then pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag() end)
        or not pgq._lock_slots()

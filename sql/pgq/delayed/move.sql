@@ -76,6 +76,7 @@ declare
     held_due    timestamptz[];
     held_nr     bigint[];
     queues      int4[];
+    v_all       boolean;
 begin
     -- In one function: each step relies on what was published or read before it.
     perform pgq._require_read_committed('moving delayed events');
@@ -119,9 +120,12 @@ begin
             until_nr := last.due_nr;
         end if;
 
+        -- Until this transaction ends, no other locks relations of queues; or some may: see pgq._announce_lock(2).
+        v_all := pg_try_advisory_xact_lock(pgq._lock_key('sequences'), 0);
         perform setval('pgq.moving_seq', txid_current());  -- for pgq._check_contract(0)
         begin
-            -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
+            -- An event that is being cancelled is locked, and so may its queue be. Hold it back until that transaction has
+            -- ended.
             -- Those that an earlier pass has held back are looked up one by one: a transaction may lock any number.
             with fresh as materialized (
                 select d.*
@@ -130,11 +134,15 @@ begin
                         or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
                            and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr))
                    and txid_visible_in_snapshot(d.due_txid, snapshot)
+                   and (v_all or pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), d.ev_queue)
+                                 and pg_try_advisory_xact_lock_shared(pgq._lock_key('event tables'), d.ev_queue))
                    for key share skip locked),
             again as materialized (
                 select d.*
                   from unnest(m.held_due, m.held_due_nr) h (due, due_nr)
                   join pgq.delayed d on (d.due, d.due_nr) = (h.due, h.due_nr)
+                 where v_all or pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), d.ev_queue)
+                                and pg_try_advisory_xact_lock_shared(pgq._lock_key('event tables'), d.ev_queue)
                    for key share of d skip locked),
             taken as not materialized (
                 select * from fresh
@@ -155,7 +163,9 @@ begin
                         except
                         select due, due_nr from taken) locked),
             target as materialized (
-                select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot from pgq.queue),
+                select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot
+                  from pgq.queue
+                 where queue_id in (select ev_queue from taken)),
             -- The queues of the other events were dropped, or their consumers unregistered.
             copied as (
                 insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,

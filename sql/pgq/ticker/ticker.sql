@@ -77,7 +77,7 @@ as $$
 --      next_due    - time until the queue may be due, nominally or early; null if nothing is to be expected
 #variable_conflict use_column
 declare
-    -- Until this transaction ends, no other locks a queue's sequences; or some may: see pgq._lock_sequences(1).
+    -- Until this transaction ends, no other locks a queue's sequences; or some may: see pgq._announce_lock(2).
     v_all   constant boolean := pg_try_advisory_xact_lock(pgq._lock_key('sequences'), 0);
 begin
     -- In one function: it is one statement.

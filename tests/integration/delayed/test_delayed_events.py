@@ -52,6 +52,35 @@ def waiting(conn: Connection, queue: str) -> list[str]:
     return [data for (data,) in rows]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "pgq.drop_queue('changed', true)",
+        "pgq.restrict_queue('changed')",
+        "pgq.set_contract('changed', 'test', '{}', enforced => true)",
+    ],
+)
+def test_a_queue_that_an_open_transaction_changes_delays_no_events_of_others(
+    conn: Connection, connect: Connect, queue: str, change: str
+) -> None:
+    conn.execute("select pgq.create_queue('changed')")
+    for name in (queue, "changed"):
+        insert_at(conn, name, "1")  # a JSON document
+    user, idle = connect(autocommit=False), connect(autocommit=False)
+    user.execute(f"select {change}".encode())
+    conn.execute("set lock_timeout = '1s'")
+    assert move(conn) == 1
+    stored = 'select ev_data from pgq_queue."{}"'
+    assert conn.execute(stored.format(queue).encode()).fetchall() == [("1",)]
+    assert move(conn) == 0
+    user.rollback()
+    # Another one is open: each queue is asked.
+    idle.execute("select pg_advisory_xact_lock_shared(pgq._lock_key('sequences'), 0)")
+    assert move(conn) == 1
+    assert conn.execute(stored.format("changed").encode()).fetchall() == [("1",)]
+    assert move(conn) == 0
+
+
 def test_it_is_delivered_with_its_id_when_it_is_due(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     later = insert_at(conn, queue, "later", "1 hour")
