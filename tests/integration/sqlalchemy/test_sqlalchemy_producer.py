@@ -35,13 +35,6 @@ from tests.fixtures.fix_db import Connection
 EVENTS = [("many", str(number)) for number in range(6_000)]
 
 
-@pytest.fixture
-def engine(dsn: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
-    yield engine
-    engine.dispose()
-
-
 @pytest.fixture(params=["psycopg", "asyncpg"])
 def url(request: pytest.FixtureRequest, dsn: str) -> sa.URL:
     return sa.make_url(dsn).set(drivername=f"postgresql+{request.param}")
