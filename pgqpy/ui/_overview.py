@@ -9,9 +9,8 @@ from typing import Any
 
 from pgqpy.doctor._history import SPAN, History
 from pgqpy.doctor._queues import Status, status_of
-from pgqpy.doctor._readings import read
+from pgqpy.doctor._readings import read, task_workers
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus, judge
-from pgqpy.doctor._readings import task_workers
 from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
 
@@ -82,12 +81,12 @@ def overview(look: Look) -> dict[str, Any]:
     lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
     rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
     tasks, workers = None, None
-    if look.visit.may_call(TASK_SIZES):
+    if look.visit.may(TASK_SIZES):
         tasks = Tasks(look.visit.conn).queues(max_count=COUNTED)
         tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
         if not any(each.claimed for each in tasks):
             workers = 0
-        elif look.visit.may_call(WORKERS):
+        elif look.visit.may(WORKERS):
             workers = len(task_workers(look.visit.conn, COUNTED))
     return {
         "status": status,
