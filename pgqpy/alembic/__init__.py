@@ -7,31 +7,7 @@ models declare (``__pgq_queue__``, see `pgqpy.sqlalchemy`) with what the databas
 Autogenerate leaves the tables of PgQ's own schemas alone.
 """
 
-from pgqpy.alembic import _autogenerate
-from pgqpy.alembic._operations import (
-    AddTaskColumnsOp,
-    CaptureTableOp,
-    CreateQueueOp,
-    DropQueueOp,
-    GrantQueueOp,
-    ReleaseTableOp,
-    RemoveTaskColumnsOp,
-    RestrictQueueOp,
-    RevokeQueueOp,
-    register_renderers,
-)
+from pgqpy.alembic import _autogenerate  # noqa: F401
+from pgqpy.alembic._operations import PgqOp
 
-__all__ = [
-    "AddTaskColumnsOp",
-    "CaptureTableOp",
-    "CreateQueueOp",
-    "DropQueueOp",
-    "GrantQueueOp",
-    "ReleaseTableOp",
-    "RemoveTaskColumnsOp",
-    "RestrictQueueOp",
-    "RevokeQueueOp",
-]
-
-_autogenerate.register()
-register_renderers()
+__all__ = ["PgqOp"]

@@ -1,11 +1,11 @@
-"""The operations: their arguments, their reversal, and the statements they execute."""
+"""The operations of migrations, and how autogenerate proposes and writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.autogenerate.render import renderers
@@ -16,60 +16,19 @@ from pgqpy.sqlalchemy._capture import Capture, call, capture_table, execute, quo
 from pgqpy.sqlalchemy._session import translate_errors
 from pgqpy.tasks import TaskColumnNames
 
-_SUBJECT = ("queue", "schema", "table_name", "capture", "names")
 
-
-class PgqOp(MigrateOperation):
-    """Base of the operations."""
-
-    function = ""
-    """The name of the operation."""
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        """Send the statements; ``send`` returns the result, or None offline."""
-        raise NotImplementedError
-
-    def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        """Return the arguments that autogenerate writes."""
-        raise NotImplementedError
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return (self.function, *(getattr(self, name) for name in _SUBJECT if hasattr(self, name)))
-
-
-@Operations.implementation_for(PgqOp)
-def _run(operations: Operations, operation: PgqOp) -> None:
-    """Execute an operation; offline, print its statements exactly as they are."""
+def _send(operations: Operations, statement: str) -> Any:
+    """Execute a statement exactly as it is, and return its value; offline print it, for None."""
     context = operations.migration_context
-
-    def send(statement: str) -> Any:
-        if context.as_sql:
-            context.impl.static_output(statement + context.impl.command_terminator)
-            return None
-        with translate_errors():
-            return execute(operations.get_bind(), statement).scalar_one()
-
-    operation.run(send)
+    if context.as_sql:
+        context.impl.static_output(statement + context.impl.command_terminator)
+        return None
+    with translate_errors():
+        return execute(operations.get_bind(), statement).scalar_one()
 
 
-Op = TypeVar("Op", bound=type[PgqOp])
-
-
-def _operation(cls: Op) -> Op:
-    Operations.register_operation(cls.function)(cls)
-    return cls
-
-
-@_operation
-@dataclass(eq=False)
-class CreateQueueOp(PgqOp):
-    """Creates a queue."""
-
-    function = "create_queue"
-
-    queue: str
-    if_not_exists: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
+class PgqOperations:
+    """The operations, by their names."""
 
     @classmethod
     def create_queue(
@@ -80,38 +39,17 @@ class CreateQueueOp(PgqOp):
         Raises PgqError if it exists, unless ``if_not_exists`` (what is printed by ``--sql`` never
         does), PermissionDenied, InvalidParameter.
         """
-        operations.invoke(cls(queue, if_not_exists=if_not_exists, settings=settings))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        if send(call("pgq.create_queue", self.queue)) == 0 and not self.if_not_exists:
+        if _send(operations, call("pgq.create_queue", queue)) == 0 and not if_not_exists:
             raise PgqError(
-                f"queue {self.queue!r} exists already",
+                f"queue {queue!r} exists already",
                 hint="Give if_not_exists=True if this migration shall not mind.",
             )
         # Setting ticker_max_lag turns early ticks off, so ticker_latency comes after it.
-        for name in sorted(self.settings, key=lambda name: (name == "ticker_latency", name)):
-            value = self.settings[name]
+        for name in sorted(settings, key=lambda name: (name == "ticker_latency", name)):
+            value = settings[name]
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            send(call("pgq.set_queue_config", self.queue, name, None if value is None else text))
-
-    def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        given = {"if_not_exists": True} if self.if_not_exists else {}
-        return [self.queue], {**self.settings, **given}
-
-    def reverse(self) -> MigrateOperation:
-        return DropQueueOp(self.queue, settings=self.settings)
-
-
-@_operation
-@dataclass(eq=False)
-class DropQueueOp(PgqOp):
-    """Drops a queue; ``settings`` are for creating it again."""
-
-    function = "drop_queue"
-
-    queue: str
-    force: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
+            given = None if value is None else text
+            _send(operations, call("pgq.set_queue_config", queue, name, given))
 
     @classmethod
     def drop_queue(cls, operations: Operations, queue: str, *, force: bool = False) -> None:
@@ -119,51 +57,12 @@ class DropQueueOp(PgqOp):
 
         Raises QueueInUse if it has consumers and ``force`` is not set, QueueNotFound.
         """
-        operations.invoke(cls(queue, force=force))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        send(call("pgq.drop_queue", self.queue, self.force))
-
-    def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        return [self.queue], {"force": True} if self.force else {}
-
-    def reverse(self) -> MigrateOperation:
-        return CreateQueueOp(self.queue, settings=self.settings)
-
-
-@_operation
-@dataclass(eq=False)
-class RestrictQueueOp(PgqOp):
-    """Restricts a queue to roles with grants, or opens it."""
-
-    function = "restrict_queue"
-
-    queue: str
-    restricted: bool = True
+        _send(operations, call("pgq.drop_queue", queue, force))
 
     @classmethod
     def restrict_queue(cls, operations: Operations, queue: str, *, restricted: bool = True) -> None:
         """Call `pgq.restrict_queue`."""
-        operations.invoke(cls(queue, restricted))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        send(call("pgq.restrict_queue", self.queue, self.restricted))
-
-    def reverse(self) -> MigrateOperation:
-        return RestrictQueueOp(self.queue, not self.restricted)
-
-
-@_operation
-@dataclass(eq=False)
-class GrantQueueOp(PgqOp):
-    """Grants a role actions on a queue."""
-
-    function = "grant_queue"
-
-    queue: str
-    actions: Sequence[str]
-    role: str
-    consumer: str | None = None
+        _send(operations, call("pgq.restrict_queue", queue, restricted))
 
     @classmethod
     def grant_queue(
@@ -176,21 +75,7 @@ class GrantQueueOp(PgqOp):
         consumer: str | None = None,
     ) -> None:
         """Call `pgq.grant_queue`. Raises InvalidParameter for an unknown role or action."""
-        operations.invoke(cls(queue, actions, role, consumer))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        arguments = self.queue, list(self.actions), self.role, self.consumer
-        send(call(f"pgq.{self.function}", *arguments))
-
-    def reverse(self) -> MigrateOperation:
-        return RevokeQueueOp(self.queue, self.actions, self.role, self.consumer)
-
-
-@_operation
-class RevokeQueueOp(GrantQueueOp):
-    """Revokes what was granted."""
-
-    function = "revoke_queue"
+        _send(operations, call("pgq.grant_queue", queue, list(actions), role, consumer))
 
     @classmethod
     def revoke_queue(
@@ -203,23 +88,7 @@ class RevokeQueueOp(GrantQueueOp):
         consumer: str | None = None,
     ) -> None:
         """Call `pgq.revoke_queue`."""
-        operations.invoke(cls(queue, actions, role, consumer))
-
-    def reverse(self) -> MigrateOperation:
-        return GrantQueueOp(self.queue, self.actions, self.role, self.consumer)
-
-
-@_operation
-@dataclass(eq=False)
-class CaptureTableOp(PgqOp):
-    """Captures a table into a queue."""
-
-    function = "capture_table"
-
-    table_name: str
-    capture: Capture
-    schema: str | None = None
-    replace: bool = False
+        _send(operations, call("pgq.revoke_queue", queue, list(actions), role, consumer))
 
     @classmethod
     def capture_table(
@@ -239,30 +108,7 @@ class CaptureTableOp(PgqOp):
         if it is captured into this queue already, unless ``replace``.
         """
         capture = Capture(queue, **options)
-        operations.invoke(cls(table_name, capture, schema=schema, replace=replace))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        send(capture_table(self.table_name, self.schema, self.capture, replace=self.replace))
-
-    def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        given = {"replace": True} if self.replace else {}
-        options = _schema(self.schema) | self.capture.options() | given
-        return [self.table_name, self.capture.queue], options
-
-    def reverse(self) -> MigrateOperation:
-        return ReleaseTableOp(self.table_name, self.capture, schema=self.schema)
-
-
-@_operation
-@dataclass(eq=False)
-class ReleaseTableOp(PgqOp):
-    """Ends the capture of a table into a queue; its options are for capturing it again."""
-
-    function = "release_table"
-
-    table_name: str
-    capture: Capture
-    schema: str | None = None
+        _send(operations, capture_table(table_name, schema, capture, replace=replace))
 
     @classmethod
     def release_table(
@@ -272,31 +118,7 @@ class ReleaseTableOp(PgqOp):
 
         Raises CaptureError if it is not captured into it.
         """
-        operations.invoke(cls(table_name, Capture(queue), schema=schema))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        table = quoted(self.table_name, self.schema)
-        send(call("pgq.release_table", table, self.capture.queue))
-
-    def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        return [self.table_name, self.capture.queue], _schema(self.schema)
-
-    def reverse(self) -> MigrateOperation:
-        return CaptureTableOp(self.table_name, self.capture, schema=self.schema)
-
-
-@_operation
-@dataclass(eq=False)
-class AddTaskColumnsOp(PgqOp):
-    """Makes the rows of a table tasks."""
-
-    function = "add_task_columns"
-
-    table_name: str
-    schema: str | None = None
-    names: TaskColumnNames = field(default_factory=TaskColumnNames)
-    notify: bool = False
-    options: Mapping[str, bool] = field(default_factory=dict)
+        _send(operations, call("pgq.release_table", quoted(table_name, schema), queue))
 
     @classmethod
     def add_task_columns(
@@ -315,34 +137,11 @@ class AddTaskColumnsOp(PgqOp):
 
         Raises InvalidTaskTable, InvalidTask, PermissionDenied.
         """
-        options = {
-            "queue_new": queue_new,
-            "queue_existing": queue_existing,
-            "create_index": create_index,
-        }
-        operations.invoke(cls(table_name, schema, names or TaskColumnNames(), notify, options))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        table = quoted(self.table_name, self.schema), json.dumps(asdict(self.names))
-        send(call("pgq_task.add_columns", *table, **self.options))
-        if self.notify:
-            send(call("pgq_task.notify_workers", *table))
-
-    def reverse(self) -> MigrateOperation:
-        return RemoveTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
-
-
-@_operation
-@dataclass(eq=False)
-class RemoveTaskColumnsOp(PgqOp):
-    """Removes the task columns of a table."""
-
-    function = "remove_task_columns"
-
-    table_name: str
-    schema: str | None = None
-    names: TaskColumnNames = field(default_factory=TaskColumnNames)
-    force: bool = False
+        table = _task_table(table_name, schema, names)
+        given = (queue_new, queue_existing, create_index)
+        _send(operations, call("pgq_task.add_columns", *table, *given))
+        if notify:
+            _send(operations, call("pgq_task.notify_workers", *table))
 
     @classmethod
     def remove_task_columns(
@@ -359,29 +158,69 @@ class RemoveTaskColumnsOp(PgqOp):
         Raises TaskQueueNotEmpty if rows wait and ``force`` is not set, InvalidTaskTable,
         InvalidTask, PermissionDenied.
         """
-        operations.invoke(cls(table_name, schema, names or TaskColumnNames(), force))
-
-    def run(self, send: Callable[[str], Any]) -> None:
-        table = quoted(self.table_name, self.schema), json.dumps(asdict(self.names))
-        send(call("pgq_task.remove_columns", *table, self.force))
-
-    def reverse(self) -> MigrateOperation:
-        return AddTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
+        table = _task_table(table_name, schema, names)
+        _send(operations, call("pgq_task.remove_columns", *table, force))
 
 
-def register_renderers() -> None:
-    """Register the text that autogenerate writes."""
-    renderers.dispatch_for(PgqOp, replace=True)(_text)
+for _name in vars(PgqOperations):
+    if not _name.startswith("_"):
+        Operations.register_operation(_name)(PgqOperations)
 
 
+def _task_table(table: str, schema: str | None, names: TaskColumnNames | None) -> tuple[str, str]:
+    return quoted(table, schema), json.dumps(asdict(names or TaskColumnNames()))
+
+
+# --- what autogenerate proposes
+
+
+class Call(NamedTuple):
+    """An operation with its arguments, as migrations write it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class PgqOp(MigrateOperation):
+    """A difference between models and database: the call that removes it, and its reverse."""
+
+    def __init__(self, forth: Call, back: Call) -> None:
+        self.forth = forth
+        self.back = back
+
+    def reverse(self) -> PgqOp:
+        return PgqOp(self.back, self.forth)
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        return (self.forth.name, *self.forth.arguments, self.forth.options)
+
+
+def queue_op(queue: str, **settings: object) -> PgqOp:
+    """Propose to create a queue; reversed, to drop it."""
+    return PgqOp(Call("create_queue", (queue,), settings), Call("drop_queue", (queue,), {}))
+
+
+def capture_op(table: str, schema: str | None, capture: Capture) -> PgqOp:
+    """Propose to capture a table; reversed, to end that."""
+    names = (table, capture.queue)
+    where = {} if schema is None else {"schema": schema}
+    return PgqOp(
+        Call("capture_table", names, where | capture.options()), Call("release_table", names, where)
+    )
+
+
+@Operations.implementation_for(PgqOp)
+def _run(operations: Operations, operation: PgqOp) -> None:
+    name, arguments, options = operation.forth
+    getattr(operations, name)(*arguments, **options)
+
+
+@renderers.dispatch_for(PgqOp)
 def _text(context: AutogenContext, operation: PgqOp) -> str:
-    names, options = operation.arguments()
+    name, names, options = operation.forth
     # SQLAlchemy's names may be a string subclass with another repr().
     arguments = [repr(str(name)) for name in names]
-    arguments += [f"{name}={value!r}" for name, value in options.items()]
+    arguments += [f"{option}={value!r}" for option, value in options.items()]
     prefix = context.opts["alembic_module_prefix"] or ""
-    return f"{prefix}{operation.function}({', '.join(arguments)})"
-
-
-def _schema(schema: str | None) -> dict[str, Any]:
-    return {} if schema is None else {"schema": schema}
+    return f"{prefix}{name}({', '.join(arguments)})"

@@ -262,6 +262,18 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskWorker:
+    """A worker: the number of its tasks, their queues, the start of the oldest attempt, and the end
+    of the first lease."""
+
+    claimant: str
+    tasks: int
+    queues: list[str]
+    since: datetime | None
+    lease: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """Everything that was read, before it is judged."""
 
@@ -272,7 +284,8 @@ class Readings:
     delayed: dict[str, Delayed]
     dead_letters: dict[tuple[str, str], int] | None
     batches: dict[int, BatchProgress]
-    groups: list[Group]
+    #: None: the role may not see them.
+    groups: list[Group] | None
     transactions: list[Transaction]
     foreign_locks: list[ForeignLock]
     failures: list[Failure]
@@ -306,7 +319,7 @@ def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings
         {row.queue: row for row in rows(Delayed, DELAYED, [queue])},
         dead_letters,
         {each.batch_id: each for each in batches if each},
-        rows(Group, GROUPS, [queue]),
+        rows(Group, GROUPS, [queue]) if may[GROUPS] else None,
         rows(Transaction, TRANSACTIONS, {"older_than": older_than}),
         rows(ForeignLock, FOREIGN_LOCKS),
         rows(Failure, FAILURES),
@@ -325,9 +338,20 @@ def read_delayed(conn: Connection, queue: str) -> Delayed | None:
     return next(iter(_rows(conn, Delayed, DELAYED, [queue])), None)
 
 
+def task_workers(conn: Connection, most: int) -> list[TaskWorker]:
+    """Return the workers that have tasks now; an idle one is not known."""
+    return _rows(conn, TaskWorker, "select * from pgq_task.get_workers() limit %s", [most])
+
+
 def _rows(conn: Connection, kind: type[Row], statement: str, arguments: Any = None) -> list[Row]:
     with conn.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(statement, arguments).fetchall()
+
+
+def group_in(consumer: str) -> str | None:
+    """Return the group of which a consumer of this name is a partition, if it is one."""
+    name, _, number = consumer.rpartition("#")
+    return name if name and number.isdigit() else None
 
 
 def may_read(conn: Connection, *names: str) -> bool:

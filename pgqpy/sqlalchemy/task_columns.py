@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, MappedColumn, mapped_column
+from sqlalchemy.orm import Mapped, MappedColumn, Mapper, mapped_column
 
+from pgqpy.errors import InvalidConsumer
+from pgqpy.sqlalchemy._capture import quoted
 from pgqpy.tasks import TaskColumnNames
+
+Key: TypeAlias = tuple[sa.ColumnElement[Any], ...]
 
 _TIME = sa.DateTime(timezone=True)
 
@@ -79,3 +84,23 @@ def task_columns(names: TaskColumnNames) -> type[Any]:
         names.last_error: _last_error(),
     }
     return type("TaskColumns", (), namespace)
+
+
+def table_and_key(worker: type, model: object) -> tuple[str, Key]:
+    """Return the table of a mapped class, and its primary key. Raises InvalidConsumer."""
+    mapper = sa.inspect(model, raiseerr=False)
+    if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, sa.Table):
+        raise InvalidConsumer(
+            f"{worker.__name__}: model is {model!r}; it must be a class that is mapped to a table"
+        )
+    return quoted(mapper.local_table.name, mapper.local_table.schema), mapper.primary_key
+
+
+def key_of(row: Mapping[str, Any], key: Key, dialect: sa.Dialect) -> list[Any]:
+    """Return the values of a row's key, as those of an object."""
+    values = []
+    for column in key:
+        python = column.type.dialect_impl(dialect).result_processor(dialect, None)
+        value = row[column.name]
+        values.append(value if python is None else python(value))
+    return values

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import sqlalchemy as sa
-from psycopg import sql
-from sqlalchemy.orm import Mapper
-
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy._session import AsyncSession, async_joined_session
+from pgqpy.sqlalchemy.task_columns import key_of, table_and_key
 from pgqpy.tasks import AsyncTableWorker
 
 
@@ -45,22 +41,12 @@ class AsyncModelWorker(AsyncTableWorker):
     ) -> None:
         """See `pgqpy.tasks.AsyncTableWorker` for the other arguments. Raises InvalidConsumer."""
         self.model = model or self.model
-        mapper = sa.inspect(self.model, raiseerr=False)
-        if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, sa.Table):
-            raise InvalidConsumer(
-                f"{type(self).__name__}: model is {self.model!r}; it must be a class that is"
-                " mapped to a table"
-            )
-        table = mapper.local_table
-        names = (table.name,) if table.schema is None else (table.schema, table.name)
-        settings = {
-            "columns": getattr(self.model, "__task_columns__", self.columns),
-            "table": sql.Identifier(*names).as_string(None),
-        } | settings
+        table, self._key = table_and_key(type(self), self.model)
+        columns = getattr(self.model, "__task_columns__", self.columns)
+        settings = {"columns": columns, "table": table} | settings
         super().__init__(dsn, **settings)
         # Its arguments differ.
         self.handler = handler
-        self._key = mapper.primary_key
 
     async def process_object(self, session: AsyncSession, obj: Any) -> Any:
         """Work on an object; the default calls the handler."""
@@ -72,10 +58,5 @@ class AsyncModelWorker(AsyncTableWorker):
         """Load the object, and call `process_object`."""
         assert self.model is not None
         async with async_joined_session(conn) as session:
-            dialect = session.get_bind().dialect
-            key = []
-            for column in self._key:
-                python = column.type.dialect_impl(dialect).result_processor(dialect, None)
-                value = row[column.name]
-                key.append(value if python is None else python(value))
+            key = key_of(row, self._key, session.get_bind().dialect)
             return await self.process_object(session, await session.get_one(self.model, key))

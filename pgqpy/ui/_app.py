@@ -54,16 +54,11 @@ from pgqpy.ui import (
 from pgqpy.ui._audit import log
 from pgqpy.ui._bulk import Changes
 from pgqpy.ui._database import Database, ReadOnly, Visit
-from pgqpy.ui._dead_letters import DeadLetterNotFound
-from pgqpy.ui._events import EventNotFound
-from pgqpy.ui._flow import FlowNotFound
 from pgqpy.ui._live import Live
 from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page
-from pgqpy.ui._periodic import PeriodicTaskNotFound
 from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
-from pgqpy.ui._tasks import TaskNotFound
-from pgqpy.ui._view import Done, File, Look, View
+from pgqpy.ui._view import Done, File, Look, NotFound, View
 
 #: One each for production, testing, and so on: of the tab's icon and the line at the top.
 COLOURS = {
@@ -88,6 +83,11 @@ VIEWS = [
     *_audit.VIEWS,
 ]
 
+#: The pages that create what was not found, and the functions that they call.
+CREATE = {
+    QueueNotFound: ("queues", _queues.CREATE),
+    TaskQueueNotFound: ("task_queues", _tasks.CREATE),
+}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -302,7 +302,6 @@ class _Console:
 
         def write(visit: Visit) -> str:
             values = self._values(request, view, visit, viewer.role)
-            values |= self._around(visit, viewer.role)
             look = self._look(request, visit)
             if refused:
                 # With the preview that the form is in.
@@ -341,9 +340,7 @@ class _Console:
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _act(self, request: Request, view: View, viewer: Viewer) -> Response:
-        form = await _form(request)
-        if not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console. Load it again.")
+        _, form = await self._own_form(request, viewer)
         name = form.get("action", "")
         if name not in view.actions:
             raise HTTPException(400, "There is no such action.")
@@ -380,19 +377,24 @@ class _Console:
         )
         return response
 
+    async def _own_form(
+        self, request: Request, viewer: Viewer | None = None
+    ) -> tuple[Viewer, Mapping[str, str]]:
+        """Return the viewer, and a form that a page of the console has given to this one."""
+        form = await _form(request)
+        viewer = viewer or await self.sign_in.viewer(request)
+        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
+            raise HTTPException(403, "This form is not from a page of the console. Load it again.")
+        return viewer, form
+
     def _look(self, request: Request, visit: Visit) -> Look:
         return Look(visit, request.query_params, self.history, self.patience, self.masks)
 
     def _values(
         self, request: Request, view: View, visit: Visit, role: str | None
     ) -> dict[str, Any]:
-        return self._frame(request) | {
-            "view": view,
-            "database": visit.database,
-            "role": visit.role,
-            "read_only": visit.read_only,
-            "changes": self.changes.of_role.get(role, []),
-        }
+        own = {"view": view, "changes": self.changes.of_role.get(role, [])}
+        return self._frame(request) | self._around(visit, role) | own
 
     def _around(self, visit: Visit, role: str | None) -> dict[str, Any]:
         """Return what is around the pages of a role."""
@@ -405,18 +407,30 @@ class _Console:
         }
         return self.around[role]
 
-    async def _around_error(self, request: Request, status: int) -> dict[str, Any]:
+    async def _around_error(
+        self, request: Request, status: int, error: Exception
+    ) -> dict[str, Any]:
         """Return what is around the pages of the viewer: if the database is lost, as it was."""
         viewer = await self.sign_in.viewer(request)
         if viewer is None:
             return {}
-        look = partial(self._around, role=viewer.role)
+        creating: dict[str, str] = {}
+
+        def look(visit: Visit) -> None:
+            self._around(visit, viewer.role)
+            for kind, (where, function) in CREATE.items():
+                if isinstance(error, kind) and visit.may_change_by(function):
+                    query = request.query_params
+                    creating["creates"] = where
+                    creating["new"] = query.get("queue") or query.get("name", "")
+
         try:
             if status != 503:
                 await self.database.visit(viewer.role, look)
         except PgqError:
             self.around.pop(viewer.role, None)
-        return self.around.get(viewer.role, {}) | {"csrf": self.sign_in.csrf(viewer)}
+        around = self.around.get(viewer.role, {}) | creating
+        return around | {"csrf": self.sign_in.csrf(viewer)}
 
     def _frame(self, request: Request) -> dict[str, Any]:
         return {
@@ -472,10 +486,7 @@ class _Console:
 
     async def stop(self, request: Request) -> Response:
         """Stop the viewer's change of many things; what it has changed stays changed."""
-        form = await _form(request)
-        viewer = await self.sign_in.viewer(request)
-        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console.")
+        viewer, form = await self._own_form(request)
         if change := self.changes.running(viewer.role):
             change.stop = True
             given = {"change": change.title}
@@ -487,10 +498,7 @@ class _Console:
         return RedirectResponse(f"{_root(request)}/{page if is_ours else ''}", 303)
 
     async def sign_out(self, request: Request) -> Response:
-        form = await _form(request)
-        viewer = await self.sign_in.viewer(request)
-        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console.")
+        viewer, _ = await self._own_form(request)
         response = self._error(request, 200, "You have signed out", "Close this tab.")
         self.sign_in.forget(response, request, viewer)
         return response
@@ -502,12 +510,12 @@ class _Console:
 
     async def http_error(self, request: Request, error: HTTPException) -> Response:
         message = "There is no such page" if error.status_code == 404 else error.detail
-        around = await self._around_error(request, error.status_code)
+        around = await self._around_error(request, error.status_code, error)
         return self._error(request, error.status_code, message, None, around)
 
     async def pgq_error(self, request: Request, error: PgqError) -> Response:
         status = _status(error, 400 if isinstance(error, InvalidParameter) else 500)
-        around = await self._around_error(request, status)
+        around = await self._around_error(request, status, error)
         return self._error(request, status, error.message, error.hint, around)
 
     def _error(
@@ -519,7 +527,7 @@ class _Console:
         around: dict[str, Any] | None = None,
     ) -> Response:
         told = {"status": status, "message": message, "hint": hint}
-        nothing = {"view": None, "menu": (), "said": "", "error": None}
+        nothing = {"view": None, "menu": (), "said": "", "error": None, "creates": ""}
         values = self._frame(request) | nothing | told | (around or {})
         return HTMLResponse(page("error.html", values), status)
 
@@ -530,11 +538,7 @@ def _root(request: Request) -> str:
 
 def _status(error: PgqError, other: int = 409) -> int:
     match error:
-        case QueueNotFound() | EventNotFound() | ConsumerNotRegistered():
-            return 404
-        case TaskQueueNotFound() | TaskNotFound() | PeriodicTaskNotFound() | FlowNotFound():
-            return 404
-        case DeadLetterNotFound():
+        case QueueNotFound() | TaskQueueNotFound() | ConsumerNotRegistered() | NotFound():
             return 404
         case InvalidPayload():
             return 400

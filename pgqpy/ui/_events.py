@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
-from urllib.parse import urlencode
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.event import EVENT_STATES, details
@@ -29,7 +28,7 @@ from pgqpy.event import Event
 from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, require_flat, text_masked
-from pgqpy.ui._view import Done, File, Look, View
+from pgqpy.ui._view import Done, File, Look, NotFound, View, address
 
 #: Events on a page, and in a file.
 SHOWN, LOADED = 100, 1000
@@ -56,10 +55,6 @@ select t.tick_id
  order by t.tick_id desc
  limit 1
 """
-
-
-class EventNotFound(PgqError):
-    """There is no event with this id, or the role may not read it."""
 
 
 def events(look: Look) -> dict[str, Any]:
@@ -182,12 +177,12 @@ def event(look: Look) -> dict[str, Any]:
         event_id = int(number)
         assert -(2**63) <= event_id < 2**63
     except (ValueError, AssertionError):
-        raise EventNotFound(f"{number!r} is no id of an event") from None
+        raise NotFound(f"{number!r} is no id of an event") from None
     places, found = _places(look, event_id), None
     if not places or places[0].state == "stored":
         found = one(look.visit.conn, look.name, event_id, LONGEST + 1)
     if not places and found is None:
-        raise EventNotFound(f"queue {look.name} has no event {event_id}")
+        raise NotFound(f"queue {look.name} has no event {event_id}")
     state = places[0].state if places else "stored"
     return {
         "queue": look.name,
@@ -243,12 +238,7 @@ def insert(look: Look, form: Mapping[str, str]) -> Done:
     number = Producer(look.name).insert_event(
         look.visit.conn, form["type"], form.get("data") or None, **extras
     )
-    return Done(f"inserted event {number} into {look.name}", page_of(look.name))
-
-
-def page_of(queue: str, **conditions: object) -> str:
-    """Return the page of a queue's events."""
-    return f"/events?{urlencode({'name': queue, **conditions})}"
+    return Done(f"inserted event {number} into {look.name}", address("events", name=look.name))
 
 
 VIEWS = [

@@ -8,13 +8,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from psycopg.rows import class_row
-
-from pgqpy.errors import InvalidTask, PgqError
+from pgqpy.errors import InvalidTask
 from pgqpy.tasks import PeriodicInfo, Tasks
 from pgqpy.tasks._jobs.periodic import Cron
 from pgqpy.ui._piece import IN_LIST, ON_PAGE, piece
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, Look, NotFound, View
 
 SHOWN = 5
 CHANGES = {
@@ -32,10 +30,6 @@ select name, queue, cron, time_zone, priority, missed, last_due, last_run, pause
   from pgq_task.get_periodic_info()
  order by name
 """
-
-
-class PeriodicTaskNotFound(PgqError):
-    """There is no periodic task of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +53,15 @@ class Schedule:
 
 def schedules(look: Look) -> list[Schedule]:
     """Return all of them, by name."""
-    return [Schedule.of(each) for each in _read(look, IN_LIST)]
-
-
-def _read(look: Look, limits: dict[str, int]) -> list[PeriodicInfo]:
-    with look.visit.conn.cursor(row_factory=class_row(PeriodicInfo)) as cursor:
-        return cursor.execute(PERIODIC.encode(), limits).fetchall()
+    return [Schedule.of(PeriodicInfo(**each)) for each in look.visit.rows(PERIODIC, IN_LIST)]
 
 
 def periodic(look: Look) -> dict[str, Any]:
-    for each in _read(look, ON_PAGE):
-        if each.name == look.name:
-            may = {
-                name
-                for name, function in CHANGES.items()
-                if not look.visit.read_only and look.visit.may_call(function)
-            }
-            return {"schedule": Schedule.of(each, SHOWN), "may": may}
-    raise PeriodicTaskNotFound(
+    for each in look.visit.rows(PERIODIC, ON_PAGE):
+        if each["name"] == look.name:
+            may = {name for name, each in CHANGES.items() if look.visit.may_change_by(each)}
+            return {"schedule": Schedule.of(PeriodicInfo(**each), SHOWN), "may": may}
+    raise NotFound(
         f"there is no periodic task {look.name!r:.80}",
         hint="it was dropped; a worker whose program has it creates it when it starts",
     )
@@ -88,7 +73,7 @@ def run(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def change(past: str, what: Callable[[Tasks, str], None]) -> Callable[..., Done]:
-    """Return the action that changes the schedule of the page."""
+    """Return the action that changes the schedule, or the task queue, of the page."""
 
     def act(look: Look, form: Mapping[str, str]) -> Done:
         what(Tasks(look.visit.conn), look.name)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlencode
-
-from psycopg.rows import dict_row
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.queue import PARAMETERS
+from pgqpy.connection import Connection
 from pgqpy.errors import InvalidParameter, PermissionDenied, translate_errors
 from pgqpy.ui._overview import Line, read_status
 from pgqpy.ui._piece import CUT
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Action, Done, Look, View, address
 
 #: The event tables: which one is written now, and their sizes.
 TABLES = """
@@ -55,6 +53,7 @@ select q.queue_name,
  cross join generate_series(0, q.queue_ntables - 1) n
  group by q.queue_name
 """
+CREATE = "pgq.create_queue(text)"
 SWITCHES = ("ticker_paused", "external_ticker", "disable_insert")
 
 
@@ -63,12 +62,13 @@ def queues(look: Look) -> dict[str, Any]:
     return {
         "lines": [Line(each, look.history) for each in status.queues],
         "sizes": dict(look.visit.conn.execute(SIZES).fetchall()),
-        "may_create": not look.visit.read_only and look.visit.may_call("pgq.create_queue(text)"),
+        "may_create": look.visit.may_change_by(CREATE),
+        "new": look.name,
     }
 
 
 def queue(look: Look) -> dict[str, Any]:
-    conn, name = look.visit.conn, look.name
+    visit, conn, name = look.visit, look.visit.conn, look.name
     status = read_status(look, name)
     [info] = status.queues
     may, grants = True, []
@@ -77,60 +77,62 @@ def queue(look: Look) -> dict[str, Any]:
             grants = Admin(conn).get_queue_grants(name)
     except PermissionDenied:
         may = False
-    with conn.cursor(row_factory=dict_row) as cursor:
-        delayed = []
-        if info.delayed_events:
-            # Without the right to read their number is all that is shown.
-            with suppress(PermissionDenied), conn.transaction(), translate_errors():
-                delayed = cursor.execute(DELAYED, [CUT, name, NEXT]).fetchall()
-        return {
-            "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
-            "line": Line(info, look.history),
-            "queue": info,
-            "delayed": delayed,
-            "tables": cursor.execute(TABLES, [name]).fetchall(),
-            "kept": cursor.execute(KEPT, [name]).fetchone(),
-            "settings": cursor.execute(SETTINGS.encode(), [name]).fetchone(),
-            "meanings": PARAMETERS,
-            "switches": SWITCHES,
-            "grants": grants,
-            "is_admin": may,
-            "may_change": may and not look.visit.read_only,
-        }
+    delayed = []
+    if info.delayed_events:
+        # Without the right to read their number is all that is shown.
+        with suppress(PermissionDenied), conn.transaction(), translate_errors():
+            delayed = visit.rows(DELAYED, [CUT, name, NEXT])
+    return {
+        "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
+        "line": Line(info, look.history),
+        "queue": info,
+        "delayed": delayed,
+        "tables": visit.rows(TABLES, [name]),
+        "kept": visit.rows(KEPT, [name])[0],
+        "settings": visit.rows(SETTINGS, [name])[0],
+        "meanings": PARAMETERS,
+        "switches": SWITCHES,
+        "grants": grants,
+        "is_admin": may,
+        "may_change": may and not visit.read_only,
+    }
 
 
-def page_of(name: str) -> str:
-    """Return the page of a queue."""
-    return f"/queue?{urlencode({'name': name})}"
+def actions(
+    client: Callable[[Connection], Any],
+    set_config: Callable[..., None],
+    what: str,
+    path: str,
+    parameters: Iterable[str],
+) -> tuple[Action, dict[str, Action]]:
+    """Return the action that creates a queue, of events or of tasks, and those of one."""
 
+    def create(look: Look, form: Mapping[str, str]) -> Done:
+        name = form.get("name", "").strip()
+        created = client(look.visit.conn).create_queue(name)
+        told = f"created {what} {name}" if created else f"{what} {name} exists already"
+        return Done(told, address(path, name=name))
 
-def create(look: Look, form: Mapping[str, str]) -> Done:
-    name = form.get("name", "").strip()
-    created = Admin(look.visit.conn).create_queue(name)
-    return Done(
-        f"created queue {name}" if created else f"queue {name} exists already", page_of(name)
-    )
+    def configure(look: Look, form: Mapping[str, str]) -> Done:
+        # What the viewer has changed: others may have set the rest since.
+        changed = [
+            name for name in parameters if name in form and form[name] != form.get(f"before_{name}")
+        ]
+        for name in changed:
+            set_config(client(look.visit.conn), look.name, name, form[name].strip() or None)
+        told = f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed"
+        return Done(told)
 
+    def drop(look: Look, form: Mapping[str, str]) -> Done:
+        if form.get("confirm") != look.name:
+            raise InvalidParameter(
+                "the queue was not dropped: the name typed is another one",
+                hint=f"type {look.name} to drop it",
+            )
+        client(look.visit.conn).drop_queue(look.name, force="force" in form)
+        return Done(f"dropped {what} {look.name}", f"/{path}s")
 
-def changed_in(form: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Return the fields that the viewer has changed: others may have set the rest since."""
-    return [name for name in names if name in form and form[name] != form.get(f"before_{name}")]
-
-
-def require_name(look: Look, form: Mapping[str, str]) -> None:
-    """Raise InvalidParameter unless the viewer has typed the queue's name."""
-    if form.get("confirm") != look.name:
-        raise InvalidParameter(
-            "the queue was not dropped: the name typed is another one",
-            hint=f"type {look.name} to drop it",
-        )
-
-
-def configure(look: Look, form: Mapping[str, str]) -> Done:
-    changed = changed_in(form, PARAMETERS)
-    for name in changed:
-        Admin(look.visit.conn).set_queue_config(look.name, name, form[name].strip() or None)
-    return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
+    return create, {"configure": configure, "drop": drop}
 
 
 def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
@@ -139,19 +141,14 @@ def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
     return Done(f"{look.name} {'refuses' if value == 'true' else 'takes'} events")
 
 
-def drop(look: Look, form: Mapping[str, str]) -> Done:
-    require_name(look, form)
-    Admin(look.visit.conn).drop_queue(look.name, force="force" in form)
-    return Done(f"dropped queue {look.name}", "/queues")
-
-
+create, _OF_ONE = actions(Admin, Admin.set_queue_config, "queue", "queue", PARAMETERS)
 VIEWS = [
     View("queues", "Queues", queues, {"create": create}, menu="queues"),
     View(
         "queue",
         "Queue",
         queue,
-        {"configure": configure, "disable_insert": disable_insert, "drop": drop},
+        _OF_ONE | {"disable_insert": disable_insert},
         menu="queues",
     ),
 ]

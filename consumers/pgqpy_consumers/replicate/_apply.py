@@ -180,19 +180,14 @@ class Stream:
     ) -> None:
         """Apply a batch, or keep changes for later. A failing table does not stop the others."""
         self._applier.prepare(target)
-        state = State(target, *self._names)
-        state.share()
-        replicas = {each.source: each for each in state.tables()}
+        self._source, self._state = source, State(target, *self._names)
+        self._state.share()
+        self._replicas = {each.source: each for each in self._state.tables()}
         for chunk in pieces(events, CHUNK):
-            self._process_chunk(source, chunk, state, replicas)
+            self._process_chunk(chunk)
 
-    def _process_chunk(
-        self,
-        source: pgqpy.Connection,
-        events: list[Event],
-        state: State,
-        replicas: dict[tuple[str, str], Replica],
-    ) -> None:
+    def _process_chunk(self, events: list[Event]) -> None:
+        state, replicas = self._state, self._replicas
         waiting: list[tuple[Replica, Event]] = []
         direct: list[tuple[Replica, Event, Change]] = []
         bad: dict[int, Exception] = {}
@@ -213,7 +208,7 @@ class Stream:
             replica = replicas.get(change.table)
             if replica is None:
                 if change.operation == "TRUNCATE":
-                    self._partition_truncated(source, change, state, replicas, truncated)
+                    self._partition_truncated(change, truncated)
                 continue
             if change.operation == "TRUNCATE":
                 truncated.add((replica.id, change.txid))
@@ -243,19 +238,12 @@ class Stream:
                 reason = str(failed[replica.id]).partition("\n")[0]
                 logger.error("table %s failed, its changes wait: %s", replica, reason)
                 state.failed(replica, failed[replica.id])
-                self._refresh(state, replicas, replica)
+                self._refresh(replica)
 
-    def _partition_truncated(
-        self,
-        source: pgqpy.Connection,
-        change: Change,
-        state: State,
-        replicas: dict[tuple[str, str], Replica],
-        truncated: set[tuple[int, int]],
-    ) -> None:
+    def _partition_truncated(self, change: Change, truncated: set[tuple[int, int]]) -> None:
         """Copy the table again, because the target need not have the same partitions."""
-        root = source.execute(_ROOT, change.table).fetchone()
-        replica = None if root is None else replicas.get((root[0], root[1]))
+        root = self._source.execute(_ROOT, change.table).fetchone()
+        replica = None if root is None else self._replicas.get((root[0], root[1]))
         if replica is None or replica.state == ADDED or (replica.id, change.txid) in truncated:
             return
         if replica.snapshot is not None and replica.snapshot.sees(change.txid):
@@ -265,11 +253,10 @@ class Stream:
             ".".join(change.table),
             replica,
         )
-        state.copy_again(replica)
-        self._refresh(state, replicas, replica)
+        self._state.copy_again(replica)
+        self._refresh(replica)
 
-    @staticmethod
-    def _refresh(state: State, replicas: dict[tuple[str, str], Replica], replica: Replica) -> None:
-        now = state.now(replica)
+    def _refresh(self, replica: Replica) -> None:
+        now = self._state.now(replica)
         assert now is not None
-        replicas[replica.source] = now
+        self._replicas[replica.source] = now

@@ -72,7 +72,12 @@ class _Tick(NamedTuple):
 
 
 class Comparer:
-    """Compares, and repairs, tables of a running replication."""
+    """Compares, and repairs, tables of a running replication, one after the other."""
+
+    #: Sees the newest ticks of the source, while ``_source`` keeps one snapshot.
+    _asking: pgqpy.Connection
+    _source: pgqpy.Connection
+    _target: pgqpy.Connection
 
     def __init__(
         self, dsn: str, target_dsn: str, queue: str, consumer: str, *, patience: float = 60.0
@@ -80,7 +85,7 @@ class Comparer:
         """``patience``: seconds to wait for the target to follow."""
         self._dsn = dsn
         self._target_dsn = target_dsn
-        self._names = (queue, consumer)
+        self._queue, self._consumer = queue, consumer
         self._patience = patience
 
     def compare(self, replica: Replica, *, repair: bool = False) -> Comparison:
@@ -89,42 +94,25 @@ class Comparer:
         Raises NotComparable if the table is not in step, or the target makes no progress.
         """
         with (
-            pgqpy.connect(self._dsn, autocommit=True) as asking,
-            pgqpy.connect(self._dsn, autocommit=True) as source,
-            pgqpy.connect(self._target_dsn, autocommit=True) as target,
+            pgqpy.connect(self._dsn, autocommit=True) as self._asking,
+            pgqpy.connect(self._dsn, autocommit=True) as self._source,
+            pgqpy.connect(self._target_dsn, autocommit=True) as self._target,
         ):
-            state = State(target, *self._names)
-            return _Pair(asking, source, state, replica).compare(self._patience, repair)
-
-
-class _Pair:
-    """A table and its copy, being compared."""
-
-    def __init__(
-        self, asking: pgqpy.Connection, source: pgqpy.Connection, state: State, replica: Replica
-    ) -> None:
-        """``asking`` sees the newest ticks of the source; ``source`` keeps one snapshot."""
-        self._asking = asking
-        self._source = source
-        self._target = state.conn
-        self._state = state
-        self._replica = replica
-        self._queue = state.names[0]
-
-    def compare(self, patience: float, repair: bool) -> Comparison:
-        self._check()
-        before = self._newest()
-        # The correct contents of missing and different rows, for a repair.
-        self._right: dict[str, Row] = {}
-        with catalog.reading(
-            self._source, self._queue, self._replica.source, before.id, self._check
-        ) as snapshot:
-            seen = Snapshot.parse(snapshot)
-            self._follow(seen, patience)
-            found = self._compare(before, seen, repair)
-        if repair and found.differences:
-            return replace(found, repaired=self._repair(found))
-        return found
+            self._replica = replica
+            self._state = State(self._target, self._queue, self._consumer)
+            self._check()
+            before = self._newest()
+            # The correct contents of missing and different rows, for a repair.
+            self._right: dict[str, Row] = {}
+            with catalog.reading(
+                self._source, self._queue, replica.source, before.id, self._check
+            ) as snapshot:
+                seen = Snapshot.parse(snapshot)
+                self._follow(seen)
+                found = self._compare(before, seen, repair)
+            if repair and found.differences:
+                return replace(found, repaired=self._repair(found))
+            return found
 
     def _check(self) -> None:
         now = self._state.now(self._replica)
@@ -147,13 +135,13 @@ class _Pair:
             raise NotComparable(f"queue {self._queue!r} has no tick", hint="Start pgqpy ticker.")
         return tick
 
-    def _follow(self, seen: Snapshot, patience: float) -> None:
+    def _follow(self, seen: Snapshot) -> None:
         """Wait until the target has all that the snapshot sees."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + self._patience
 
         def pause(message: str, hint: str) -> None:
             if time.monotonic() > deadline:
-                raise NotComparable(f"{message} within {patience:g} s", hint=hint)
+                raise NotComparable(f"{message} within {self._patience:g} s", hint=hint)
             time.sleep(_POLL)
 
         while not Snapshot.parse((tick := self._newest()).snapshot).covers(seen):

@@ -10,7 +10,6 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import click
-from psycopg.rows import dict_row
 
 from pgqpy.cli._base.arguments import LIST, TEXT
 from pgqpy.cli._base.command import Function, Group, Settings, options
@@ -67,13 +66,7 @@ def replicate() -> None:
 @click.option("--target", type=TEXT, metavar="NAME", help="The table's name in the target.")
 @click.option("--columns", type=LIST, help="Only these, and the key.")
 @click.option("--overwrite", is_flag=True, help="Replace what the target's table holds.")
-def add(
-    tables: tuple[str, ...],
-    path: Path,
-    target: str | None,
-    columns: list[str] | None,
-    overwrite: bool,
-) -> None:
+def add(tables: tuple[str, ...], path: Path, **how: Any) -> None:
     """Add tables, or sequences, to be copied and then kept in step.
 
     A table needs a primary key, and must be there in the target with the same key. Its changes are
@@ -85,11 +78,11 @@ def add(
       pgqpy replicate add customer replicate.toml --columns name,country
       pgqpy replicate add invoice_number_seq replicate.toml
     """
-    if len(tables) > 1 and (target or columns):
+    if len(tables) > 1 and (how["target"] or how["columns"]):
         raise click.UsageError("--target and --columns are for one table at a time")
     with _manager(path) as manager:
         for table in tables:
-            added = manager.add(table, target=target, columns=columns, overwrite=overwrite)
+            added = manager.add(table, **how)
             what = "sequence" if added.kind == "S" else "table"
             say(f"{what} {added} is added; `pgqpy run replicate {path}` copies it")
 
@@ -149,22 +142,17 @@ def list_tables(path: Path) -> None:
 
     with _manager(path) as manager:
         tables = [_shown(manager, each) for each in manager.state.tables()]
-        others = [asdict(each) for each in sequences(manager.state)]
-        if not tables and not others:
+        found = sequences(manager.state)
+        if not tables and not found:
             manager.check_queue()
     if wants_json():
-        print_json({"tables": tables, "sequences": others})
+        print_json({"tables": tables, "sequences": found})
         return
-    rows = tables + [
-        {
-            "source": f"{each['source_schema']}.{each['source_sequence']}",
-            "target": f"{each['target_schema']}.{each['target_sequence']}",
-            "state": "sequence",
-        }
-        for each in others
-    ]
+    for each in found:
+        names = {"source": str(each), "target": ".".join(each.target)}
+        tables.append(names | {"state": "sequence"})
     print_items(
-        rows,
+        tables,
         {
             "Source": "source",
             "Target": "target",
@@ -279,21 +267,19 @@ def _print_comparisons(compared: list[Comparison]) -> None:
 
 
 def _shown(manager: Manager, replica: Replica) -> dict[str, Any]:
-    with manager.state.conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(
-            "select count(*) as waiting, format('%%I.%%I', %s::text, %s::text) as source,"
-            "       format('%%I.%%I', %s::text, %s::text) as target"
-            "  from pgq_ext.replica_event where rpe_table = %s",
-            [*replica.source, *replica.target, replica.id],
-        ).fetchone()
-    assert row is not None
+    [(waiting, source, target)] = manager.state.conn.execute(
+        "select count(*), format('%%I.%%I', %s::text, %s::text),"
+        "       format('%%I.%%I', %s::text, %s::text)"
+        "  from pgq_ext.replica_event where rpe_table = %s",
+        [*replica.source, *replica.target, replica.id],
+    )
     return {
-        "source": row["source"],
-        "target": row["target"],
+        "source": source,
+        "target": target,
         "columns": replica.columns,
         "state": replica.state,
         "since": replica.since,
-        "waiting": row["waiting"],
+        "waiting": waiting,
         "error": replica.error or manager.what_is_wrong(replica),
     }
 

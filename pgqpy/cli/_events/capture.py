@@ -80,10 +80,7 @@ def add(conn: Connection, table: str, queue: str, replace: bool, **chosen: Any) 
         # SQL of the user's is the condition alone; what the function itself says has its own codes.
         if error.diag.context is None or str(error.sqlstate).startswith(("PQ", "42501")):
             raise
-        raise CliError(
-            f"the condition cannot be computed: {error.diag.message_primary}",
-            "write it over new and old, as in: new.delay > 60",
-        ) from error
+        raise CliError(str(error.diag.message_primary), error.diag.message_hint) from error
     say(f"changes of table {table} are events in queue {queue} from now on")
 
 

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pgqpy._runtime.words import brief, plural, rate
-from pgqpy.cli._status.view import STYLES
+from pgqpy.cli._status import STYLES
 from pgqpy.cli._tasks.choice import compact
 from pgqpy.connection import Connection
 from pgqpy.doctor._queues import Status
+from pgqpy.doctor._readings import TaskWorker
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
-from pgqpy.doctor._workers import TaskWorker
 from pgqpy.tasks import TaskInfo, TaskQueueInfo, Tasks
 
 #: Tasks of an opened queue or worker.
@@ -111,8 +111,6 @@ def queues(reading: Reading) -> Table:
 
 
 def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> Row:
-    lags = [each.lag for each in queue.consumers if each.lag is not None]
-    unread = [each.pending_events for each in queue.consumers if each.pending_events is not None]
     rates = [out.get((queue.queue, each.consumer)) for each in queue.consumers]
     known = [each for each in rates if each is not None]
     held = ", rotation held" if queue.rotation_held_by else ""
@@ -121,8 +119,8 @@ def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> R
         _state(queue.state, held),
         _rate(queue.events_per_second),
         _rate(sum(known) if known else None),
-        _lasting(max(lags, default=None)),
-        _count(max(unread) + (queue.unticked_events or 0) if unread else None),
+        _lasting(queue.lag),
+        _count(queue.unread),
         _count(len(queue.consumers)),
         _count(queue.retry_events, "yellow"),
         _count(queue.dead_letters, "yellow"),
@@ -148,13 +146,12 @@ def consumers(reading: Reading) -> Table:
 
 def _consumer(queue: QueueStatus, each: ConsumerStatus, out: float | None) -> Row:
     failing = each.failing
-    unread = each.pending_events
     cells = (
         _plain(queue.queue),
         _name(each.consumer),
         _state(each.state, f", {plural(failing.attempts, 'time')}" if failing else ""),
         _lasting(each.lag),
-        _count(None if unread is None else unread + (queue.unticked_events or 0)),
+        _count(queue.unread_by(each)),
         _rate(out),
         _lasting(each.last_seen),
         _count(each.current_batch),

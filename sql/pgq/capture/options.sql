@@ -67,8 +67,7 @@ begin
     if cardinality(v_operations) = 0 then
         v_operations := array[null::text];
     end if;
-    foreach v_operation in array v_operations
-    loop
+    foreach v_operation in array v_operations loop
         perform pgq._capture_check_choice('operations', v_operation, v_all);
     end loop;
     perform pgq._capture_check_choice('format', i_format, array['row_json', 'jsontriga', 'logutriga']);
@@ -102,9 +101,16 @@ begin
     end if;
     if i_condition is not null then
         -- Parse and plan it over no rows: anything but a boolean expression over a row fails here.
-        execute format('select from %1$s new left join %1$s old on false '
-                       'cross join lateral (select (%2$s) as holds from (select new.*) t) c where c.holds limit 0',
-                       i_table, E'\n' || i_condition || E'\n');
+        begin
+            execute format('select from %1$s new left join %1$s old on false '
+                           'cross join lateral (select (%2$s) as holds from (select new.*) t) c where c.holds limit 0',
+                           i_table, E'\n' || i_condition || E'\n');
+        exception
+            when insufficient_privilege then raise;
+            when syntax_error_or_access_rule_violation or data_exception then
+                raise exception using errcode = sqlstate, hint = 'Write it over new and old, as in: new.delay > 60.',
+                    message = format('condition %L cannot be computed: %s', i_condition, sqlerrm);
+        end;
     end if;
     return v_options;
 end;

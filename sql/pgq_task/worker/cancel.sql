@@ -57,7 +57,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled.
 begin
-    return (select 'cancelled: ' || c.reason
+    return (select concat_ws(': ', 'cancelled', nullif(c.reason, 'cancelled'))
               from pgq_task.cancellation c
               join pgq_task.task t on (t.queue_id + 0, t.created) = (c.queue_id, c.created)
              where c.id = i_id and t.id = i_id);

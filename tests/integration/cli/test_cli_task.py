@@ -517,6 +517,17 @@ def test_tasks_are_cancelled_whichever_worker_has_them(
     assert "Give ids" in cli.fails("task", "cancel", exit_code=2)
 
 
+def test_a_task_that_is_cancelled_without_a_reason_has_none_in_the_error_queue(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    pushed(cli, mails, "1")
+    ((task, version),) = ops.claim(conn, mails)
+    cli.ok("task", "cancel", str(task))
+    conn.execute("select pgq_task.fail('w', %s, %s, 'timeout')", [task, version])
+    (failed,) = cli.json_lines("task", "list", mails, "--failed")
+    assert failed["error"] == "cancelled\n\ntimeout"
+
+
 HANGS = """
 import asyncio, signal, time
 def hang(task):

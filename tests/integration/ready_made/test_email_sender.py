@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import signal
 import socketserver
 import ssl
 import threading
@@ -12,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from pgqpy_consumers.email_sender import EmailSender, ServerAway
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cli import Spawn
-from tests.fixtures.fix_client import PATIENCE, Background, Tick
+from tests.fixtures.fix_client import PATIENCE, Background, Tick, wait_until
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import StartTicker, eventually
+from tests.fixtures.fix_ticker import eventually
 from tests.fixtures.mail_server import MailServer
 
 Put = Callable[..., int]
+Kill = Callable[..., None]
 Sender = Callable[..., EmailSender]
 
 
@@ -252,7 +252,7 @@ def test_while_the_server_is_away_mails_wait_without_using_up_attempts(
     each.on_error = lambda error, batch: failures.append(error)  # type: ignore[method-assign]
     mails.stop()
     background(each)
-    eventually_true(lambda: len(failures) > 3)
+    wait_until(lambda: len(failures) > 3)
     assert {type(error).__name__ for error in failures} == {"ServerAway"}
     mails.start()
     mails.handler.wait_for(1, PATIENCE)
@@ -329,13 +329,6 @@ def test_an_answer_without_end_is_given_up_and_counts_as_a_broken_connection(
     assert "an answer has more than 65,536 bytes" in reason
 
 
-def eventually_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def authority(tmp_path: Path) -> tuple[trustme.CA, str]:
     ca = trustme.CA()
@@ -399,21 +392,8 @@ KILLS = 3
 
 @pytest.mark.slow
 def test_a_sender_that_is_killed_loses_none_and_sends_at_most_one_twice_a_kill(
-    conn: Connection,
-    dsn: str,
-    queue: str,
-    put: Put,
-    mails: MailServer,
-    spawn: Spawn,
-    start_ticker: StartTicker,
-    tmp_path: Path,
+    put: Put, mails: MailServer, kill: Kill
 ) -> None:
-    start_ticker(dsn, retry_period=0.05)
-    file = tmp_path / "mails.toml"
-    file.write_text(
-        f'dsn = "{dsn}"\nqueue = "{queue}"\nsender = "shop@shop.example"\nhost = "127.0.0.1"\n'
-        f'port = {mails.port}\nsecurity = "none"\nfirst_pause = 0.1\n'
-    )
     seen: Counter[str] = Counter()
 
     def failing(text: str) -> str | None:
@@ -424,24 +404,13 @@ def test_a_sender_that_is_killed_loses_none_and_sends_at_most_one_twice_a_kill(
     count = 32
     for number in range(count):
         put(f"{number}")
-    command = ("run", "email_sender", str(file), "--log-format", "json")
-    for life in range(KILLS):
-        process = spawn(*command)
-        mails.handler.wait_for((life + 1) * 6, PATIENCE)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=PATIENCE)
-    process = spawn(*command)
-    eventually_true(lambda: len(set(mails.handler.subjects)) == count)
-    eventually(
-        conn,
-        "select pending_events = 0 and current_batch is null"
-        "  from pgq.get_consumer_info(%s, 'email_sender')",
-        queue,
-        patience=PATIENCE,
+    kill(
+        "email_sender",
+        'sender = "shop@shop.example"\nhost = "127.0.0.1"\n'
+        f'port = {mails.port}\nsecurity = "none"\nfirst_pause = 0.1\n',
+        *(partial(mails.handler.wait_for, n * 6, PATIENCE) for n in range(1, KILLS + 1)),
+        until=lambda: len(set(mails.handler.subjects)) == count,
     )
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
     taken = Counter(mails.handler.subjects)
     assert sum(taken.values()) <= count + KILLS
     assert len({m["Message-ID"] for m in mails.handler.messages}) == count

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_db import MakeRole
 from tests.fixtures.fix_replicate import Pair
 
 
@@ -115,19 +117,14 @@ def test_what_is_wrong_with_the_target_names_the_target(
 
 
 def test_a_table_without_rights_is_not_said_to_be_one_of_ours(
-    cli: Cli, pair: Pair, config: str
+    cli: Cli, pair: Pair, config: str, make_role: MakeRole
 ) -> None:
-    name = f"{pair.target.info.dbname}_copier"
-    pair.target.execute(f"create role {name} login in role pgq_admin".encode())
-    try:
-        dsn = f"{pair.target_dsn}&user={name}" if "?" in pair.target_dsn else pair.target_dsn
-        text = Path(config).read_text().replace(pair.target_dsn, dsn)
-        Path(config).write_text(text)
-        said = cli.fails("replicate", "add", "sale", config)
-        assert f'permission denied for table sale (for user "{name}", in ' in said
-        assert "grant the right on that table" in said
-    finally:
-        pair.target.execute(f"drop role {name}".encode())
+    name = make_role("copier", "pgq_admin")
+    dsn = make_conninfo(pair.target_dsn, user=name)
+    Path(config).write_text(Path(config).read_text().replace(pair.target_dsn, dsn))
+    said = cli.fails("replicate", "add", "sale", config)
+    assert f'permission denied for table sale (for user "{name}", in ' in said
+    assert "grant the right on that table" in said
 
 
 def test_a_table_whose_changes_do_not_come_any_more_is_listed_with_the_reason(

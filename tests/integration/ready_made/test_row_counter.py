@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -18,9 +18,9 @@ from pgqpy.embedded import Server
 from pgqpy.errors import PermissionDenied, RowsNotCountable
 from pgqpy_consumers.row_counter import RowCounter
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cli import Spawn
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import (
+    AsRole,
     Calls,
     Connect,
     Connection,
@@ -28,9 +28,10 @@ from tests.fixtures.fix_db import (
     create_database,
     drop_database,
 )
-from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually
+from tests.fixtures.fix_ticker import PATIENCE, eventually
 
 Counter = Callable[..., RowCounter]
+Kill = Callable[..., None]
 
 
 @pytest.fixture
@@ -393,32 +394,27 @@ def test_the_log_is_not_emptied_under_a_reader(
 
 
 def test_it_takes_no_more_than_reading_the_queue_and_the_table(
-    conn: Connection, connect: Connect, dsn: str, captured: str, counter: Counter, follow: Follow
+    conn: Connection,
+    dsn: str,
+    captured: str,
+    counter: Counter,
+    follow: Follow,
+    make_role: MakeRole,
+    as_role: AsRole,
 ) -> None:
-    conn.execute(
-        "do $$ begin if to_regrole('test_counter') is null then"
-        " create role test_counter login; end if; end $$"
-    )
-    conn.execute("grant pgq_reader to test_counter")
-    conn.execute("grant select on item to test_counter")
+    teller, reader = make_role("teller", "pgq_reader"), make_role("reader")
+    conn.execute(f"grant select on item to {teller}".encode())
     each = counter(captured)
-    each.dsn = psycopg.conninfo.make_conninfo(dsn, user="test_counter")
+    each.dsn = psycopg.conninfo.make_conninfo(dsn, user=teller)
     each.run(until_empty=True)
     conn.execute("insert into item values (4)")
     follow(each)
-    stranger = connect()
-    stranger.execute("create role test_row_reader")
-    try:
-        stranger.execute("set role test_row_reader")
-        with pytest.raises(psycopg.Error, match="you may not select") as raised:
-            counted(stranger)
-        assert raised.value.sqlstate == "PQ061"
-        conn.execute("grant select on item to test_row_reader")
-        assert counted(stranger) == 4
-    finally:
-        stranger.execute("reset role")
-        conn.execute("drop owned by test_row_reader; drop role test_row_reader")
-        conn.execute("drop owned by test_counter")
+    stranger = as_role(reader)
+    with pytest.raises(psycopg.Error, match="you may not select") as raised:
+        counted(stranger)
+    assert raised.value.sqlstate == "PQ061"
+    conn.execute(f"grant select on item to {reader}".encode())
+    assert counted(stranger) == 4
 
 
 def test_in_a_restored_dump_the_rows_are_counted_anew(
@@ -449,18 +445,8 @@ def test_in_a_restored_dump_the_rows_are_counted_anew(
 
 @pytest.mark.slow
 def test_the_number_is_right_after_kills_in_the_middle_of_a_random_load(
-    conn: Connection,
-    connect: Connect,
-    dsn: str,
-    queue: str,
-    captured: str,
-    spawn: Spawn,
-    start_ticker: StartTicker,
-    tmp_path: Path,
+    conn: Connection, connect: Connect, captured: str, kill: Kill
 ) -> None:
-    start_ticker(dsn)
-    file = tmp_path / "counter.toml"
-    file.write_text(f'dsn = "{dsn}"\nqueue = "{queue}"\ntables = ["{captured}"]\n')
     done = threading.Event()
     writers = [
         threading.Thread(target=write, args=(connect(autocommit=False), seed, done))
@@ -468,27 +454,23 @@ def test_the_number_is_right_after_kills_in_the_middle_of_a_random_load(
     ]
     for writer in writers:
         writer.start()
-    try:
-        for life in range(3):
-            process = spawn("run", "row_counter", str(file), "--log-format", "json")
-            # From the second on, each dies after some batches more.
-            eventually(conn, "select coalesce(max(rc_nr), 0) > %s from pgq.row_count_log", life * 5)
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=PATIENCE)
-    finally:
+
+    def counts(number: int) -> None:
+        eventually(conn, "select coalesce(max(rc_nr), 0) > %s from pgq.row_count_log", number)
+
+    def right() -> bool:
         done.set()
         for writer in writers:
             writer.join(PATIENCE)
-    process = spawn("run", "row_counter", str(file), "--log-format", "json")
-    eventually(
-        conn,
-        "select pgq.row_count('item') = (select count(*) from item)"
-        " and (select pending_events = 0 from pgq.get_consumer_info(%s, 'row_counter'))",
-        queue,
-    )
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
+        return bool(ops.value(conn, "select pgq.row_count('item') = (select count(*) from item)"))
+
+    try:
+        # From the second on, each dies after some batches more.
+        waits = (partial(counts, life * 5) for life in range(3))
+        kill("row_counter", f'tables = ["{captured}"]', *waits, until=right)
+    finally:
+        done.set()
+    assert right()
     # It was counted at the very start only.
     assert ops.value(conn, "select count(*) from pgq.counted_table where ct_id = 1") == 1
 

@@ -8,11 +8,11 @@ import gzip
 import itertools
 import json
 import os
-import signal
 import time
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from cloudevents.core.v1.event import CloudEvent
 
 import pgqpy
 from pgqpy_consumers.webhook import EndpointGone, Signer, Webhook
-from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import PATIENCE, Tick
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import StartTicker, eventually
 from tests.fixtures.hook_server import Answer, HookServer, Request
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 
 Put = Callable[..., None]
+Kill = Callable[..., None]
 Hook = Callable[..., Webhook]
 
 
@@ -428,21 +428,8 @@ PARALLEL = 4
 
 @pytest.mark.slow
 def test_killed_it_loses_nothing_keeps_the_order_and_sends_only_what_was_under_way_twice(
-    conn: Connection,
-    dsn: str,
-    queue: str,
-    put: Put,
-    hooks: HookServer,
-    spawn: Spawn,
-    start_ticker: StartTicker,
-    tmp_path: Path,
+    conn: Connection, put: Put, hooks: HookServer, kill: Kill
 ) -> None:
-    start_ticker(dsn)
-    file = tmp_path / "hook.toml"
-    file.write_text(
-        f'dsn = "{dsn}"\nqueue = "{queue}"\nurl = "{hooks.url}"\nkey = "data.key"\n'
-        f'parallel = {PARALLEL}\nfirst_pause = 0.01\nsecrets = ["${{HOOK_SECRET}}"]\n'
-    )
     count = 100
     put(*({"key": n % 7, "n": n} for n in range(count)))
     calls = itertools.count(1)
@@ -458,24 +445,17 @@ def test_killed_it_loses_nothing_keeps_the_order_and_sends_only_what_was_under_w
         }.get(call % 17, Answer())
 
     hooks.answer = answer
-    command = ("run", "webhook", str(file), "--log-format", "json")
-    environment = os.environ | {"HOOK_SECRET": SECRET}
-    for life in range(KILLS):
-        process = spawn(*command, env=environment)
-        hooks.wait_until(lambda goal=(life + 1) * 20: len(hooks.taken) >= goal)  # type: ignore[misc]
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=PATIENCE)
-    process = spawn(*command, env=environment)
-    eventually(
-        conn,
-        "select pending_events = 0 and current_batch is null"
-        "  from pgq.get_consumer_info(%s, 'webhook')",
-        queue,
-        patience=PATIENCE,
+
+    def taken(number: int) -> None:
+        hooks.wait_until(lambda: len(hooks.taken) >= number)
+
+    kill(
+        "webhook",
+        f'url = "{hooks.url}"\nkey = "data.key"\nparallel = {PARALLEL}\nfirst_pause = 0.01\n'
+        'secrets = ["${HOOK_SECRET}"]\n',
+        *(partial(taken, n * 20) for n in range(1, KILLS + 1)),
+        env=os.environ | {"HOOK_SECRET": SECRET},
     )
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
     doubtful = next(calls) // 17 + 1
     assert {d["n"] for d in hooks.data} == set(range(count))
     assert len(hooks.data) <= count + KILLS * PARALLEL + doubtful

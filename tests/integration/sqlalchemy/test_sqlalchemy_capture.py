@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -23,16 +22,9 @@ from sqlalchemy.orm import (
 
 from pgqpy import errors
 from pgqpy.sqlalchemy import Capture, captures_of, declare_capture
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connection, MakeRole
 
 ONLY_INSERTS = Capture("audit", operations=["insert"])
-
-
-@pytest.fixture
-def engine(dsn: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
-    yield engine
-    engine.dispose()
 
 
 def table_of(cls: Any) -> sa.Table:
@@ -129,25 +121,20 @@ def test_other_databases_and_printed_statements() -> None:
 
 
 def test_a_role_that_may_not_create_queues_captures_into_one_that_is_there(
-    conn: Connection, dsn: str
+    conn: Connection, engine: sa.Engine, make_role: MakeRole
 ) -> None:
-    conn.execute("select pgq.create_queue('orders')")
-    conn.execute("create role app_of_sqlalchemy login in role pgq_writer")
-    conn.execute("create schema authorization app_of_sqlalchemy")
-    url = sa.make_url(dsn).set(drivername="postgresql+psycopg", username="app_of_sqlalchemy")
-    engine = sa.create_engine(url)
+    role = make_role("app", "pgq_writer")
+    conn.execute(f"select pgq.create_queue('orders'); create schema authorization {role}".encode())
     metadata = orders()
-    try:
-        metadata.create_all(engine)
-        assert captured(conn) == [('app_of_sqlalchemy."order"', "orders")]
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"set session authorization {role}")
+        metadata.create_all(connection)
+        connection.commit()
+        assert captured(conn) == [(f'{role}."order"', "orders")]
         declare_capture(metadata.tables["order"], "new")
-        metadata.drop_all(engine)
+        metadata.drop_all(connection)
         with pytest.raises(errors.PermissionDenied, match="create_queue"):
-            metadata.create_all(engine)
-    finally:
-        engine.dispose()
-        conn.execute("drop owned by app_of_sqlalchemy cascade")
-        conn.execute("drop role app_of_sqlalchemy")
+            metadata.create_all(connection)
 
 
 def test_without_the_schema_the_error_says_how_to_install_it(empty_dsn: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -44,12 +43,10 @@ class OrderPaid(OrderEvent):
 
 
 @pytest.fixture
-def engine(conn: Connection, dsn: str) -> Iterator[sa.Engine]:
+def engine(conn: Connection, engine: sa.Engine) -> sa.Engine:
     conn.execute("select pgq.create_queue('orders')")
     ops.register(conn, "orders", "c")
-    engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
-    yield engine
-    engine.dispose()
+    return engine
 
 
 def inserts(engine: sa.Engine) -> list[str]:

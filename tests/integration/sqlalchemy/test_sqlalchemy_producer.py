@@ -35,13 +35,6 @@ from tests.fixtures.fix_db import Connection
 EVENTS = [("many", str(number)) for number in range(6_000)]
 
 
-@pytest.fixture
-def engine(dsn: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
-    yield engine
-    engine.dispose()
-
-
 @pytest.fixture(params=["psycopg", "asyncpg"])
 def url(request: pytest.FixtureRequest, dsn: str) -> sa.URL:
     return sa.make_url(dsn).set(drivername=f"postgresql+{request.param}")
@@ -178,13 +171,6 @@ def test_errors_are_of_pgqpy_and_the_savepoint_survives_them(
             Producer("nowhere").insert_events(session, [("lost",)])
         Producer(queue).insert_event(session, "kept")
     assert types(conn) == ["kept"]
-
-
-def test_without_the_schema_the_error_says_how_to_install_it(empty_dsn: str) -> None:
-    engine = sa.create_engine(sa.make_url(empty_dsn).set(drivername="postgresql+psycopg"))
-    with Session(engine) as session, pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
-        Producer("orders").insert_event(session, "lost")
-    engine.dispose()
 
 
 def asynchronous(work: Callable[[AsyncEngine], Awaitable[None]], url: sa.URL) -> None:

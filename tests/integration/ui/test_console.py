@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from itertools import product
 from typing import Any, LiteralString
 from urllib.parse import quote, urlencode
 
@@ -20,6 +20,7 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui import Look, View, _app, _overview
 from pgqpy.ui._database import Database, Visit
 from pgqpy.ui._page import fragments
+from tests.fixtures import fix_console
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import (
     HOST,
@@ -33,31 +34,23 @@ from tests.fixtures.fix_console import (
     serving,
     watching,
 )
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 
 EVIL = "<script>alert(1)</script>"
-ADMIN, READER, STRANGER = "ui_test_admin", "ui_test_reader", "ui_test_stranger"
-WRITER = "ui_test_writer"
+ADMIN, READER, WRITER = "test_admin", "test_reader", "test_writer"
+STRANGER = "test_stranger"
 
 
 @pytest.fixture
-def roles(conn: Connection) -> Iterator[None]:
+def roles(make_role: MakeRole) -> None:
     """An administrator, a reader, a writer, and a role without any right."""
-    conn.execute(
-        f"create role {ADMIN} in role pgq_admin;"
-        f"create role {READER} in role pgq_reader;"
-        f"create role {WRITER} in role pgq_writer;"
-        f"create role {STRANGER}".encode()
-    )
-    yield
-    everyone = f"{ADMIN}, {READER}, {WRITER}, {STRANGER}"
-    conn.execute(f"drop owned by {everyone} cascade; drop role {everyone}".encode())
+    make_role("stranger")
+    for name in ("admin", "reader", "writer"):
+        make_role(name, f"pgq_{name}")
 
 
 def get(client: Client, url: str, role: str = ADMIN, status: int = 200) -> str:
-    answer = client.get(url, headers={ROLE: role})
-    assert answer.status_code == status, answer.text
-    return answer.text
+    return fix_console.get(client, url, role, status)
 
 
 def names(conn: Connection) -> list[str]:
@@ -68,7 +61,9 @@ def test_the_overview_says_what_is_wrong_and_what_to_do(
     dsn: str, conn: Connection, queue: str, roles: None, console: Console
 ) -> None:
     client = console(dsn)
-    assert "Nothing is wrong." in get(client, "/", STRANGER)
+    shown = get(client, "/", STRANGER)
+    assert "Nothing is wrong." in shown
+    assert "may not look at task queues" in shown
     # Not yet: its queue is new.
     assert "No ticker of pgqpy is running" in get(client, "/")
     with psycopg.connect(dsn, autocommit=True) as ticker:
@@ -125,9 +120,9 @@ def test_text_of_the_database_is_never_markup(
 
 
 def test_no_text_turns_around_what_is_after_it(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    odd, client, tasks = "a\u202eb\u2066c", console(dsn), Tasks(conn)
+    odd, tasks = "a\u202eb\u2066c", Tasks(conn)
     Admin(conn).create_queue(odd)
     conn.execute("select pgq.register_consumer_at(%s, %s, 1)", [odd, odd])
     number = ops.value(conn, "select pgq.insert_event(%s, %s, %s)", odd, odd, odd)
@@ -169,17 +164,27 @@ def test_an_unknown_queue_task_or_page_is_said_to_be_unknown(
     dsn: str, roles: None, console: Console
 ) -> None:
     client = console(dsn)
-    assert "queue &#39;nope&#39; does not exist" in get(client, "/queue?name=nope", status=404)
-    assert "nope" in get(client, "/task_queue?name=nope", status=404)
+    # What is missing can be created, by those that may.
+    for url, where in (
+        ("/queue?name=n%26b", "/queues"),
+        ("/events?name=n%26b", "/queues"),
+        ("/consumer?queue=n%26b&name=c", "/queues"),
+        ("/task_queue?name=n%26b", "/task_queues"),
+    ):
+        shown = get(client, url, status=404)
+        assert "queue &#39;n&amp;b&#39; does not exist" in shown
+        link = f"{where}?name=n%26b"
+        assert link in Links(shown).found
+        assert 'name="name" value="n&amp;b"' in get(client, link)
+        looking = console(dsn, read_only=True)
+        for page in (get(client, url, WRITER, 404), get(looking, url, status=404)):
+            assert link not in Links(page).found
     for number in ("17", "", "x", "9" * 30):
         assert "there is no task" in get(client, f"/task?id={number}", status=404)
     assert "no such page" in get(client, "/nope", status=404)
 
 
-def test_actions_call_the_functions_of_sql(
-    dsn: str, conn: Connection, roles: None, console: Console
-) -> None:
-    client = console(dsn)
+def test_actions_call_the_functions_of_sql(conn: Connection, roles: None, client: Client) -> None:
     done = post(client, "/queues", ADMIN, action="create", name="orders & more")
     assert done.status_code == 303
     page = done.headers["location"]
@@ -211,9 +216,9 @@ def test_actions_call_the_functions_of_sql(
 
 
 def test_a_form_that_is_refused_keeps_what_was_typed(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, tasks = console(dsn), Tasks(conn)
+    tasks = Tasks(conn)
     tasks.create_queue("mails")
     number = tasks.push("mails", {"a": 1})
     conn.execute(
@@ -258,14 +263,13 @@ def test_a_form_that_is_refused_keeps_what_was_typed(
 
 
 def test_what_a_role_may_not_do_is_not_offered_and_refused_by_postgresql(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, page = console(dsn), f"/queue?name={queue}"
+    page = f"/queue?name={queue}"
     assert "New queue" in get(client, "/queues")
-    assert "New queue" not in get(client, "/queues", READER)
     assert 'value="drop"' in get(client, page)
-    for role in (READER, STRANGER):
-        assert 'value="drop"' not in get(client, page, role)
+    for url, role in product(("/queues", page), (READER, STRANGER)):
+        assert 'name="action"' not in get(client, url, role)
     # A page that was loaded before the right was revoked.
     conn.execute("select pgq.grant_queue(%s, '{admin}', %s)", [queue, READER])
     form = csrf(get(client, page, READER))
@@ -311,7 +315,7 @@ def test_the_menu_offers_what_a_role_may_see_on_pages_of_errors_too(
             assert offered(wrong) == menu
             # What keeps a page up to date would ask for this one.
             assert "console.js" not in wrong
-    assert offered(get(client, "/", "ui_test_nobody", 403)) == set()
+    assert offered(get(client, "/", "test_nobody", 403)) == set()
 
 
 def test_pages_prepare_their_statements_and_survive_an_upgrade_of_the_schema(
@@ -341,24 +345,10 @@ def test_the_menu_stays_if_the_database_is_lost(mortal: Server, console: Console
     assert offered(get(client, "/queues", "postgres", 503)) == menu != set()
 
 
-def test_tasks_of_a_restricted_queue_are_shown_to_roles_with_the_right(
-    dsn: str, conn: Connection, roles: None, console: Console
-) -> None:
-    tasks, client = Tasks(conn), console(dsn)
-    tasks.create_queue("mails")
-    number = tasks.push("mails", "a secret")
-    conn.execute("select pgq_task.restrict_queue('mails')")
-    assert "a secret" in get(client, f"/task?id={number}")
-    get(client, f"/task?id={number}", READER, 404)
-    assert "You may not read this queue." in get(client, "/task_queue?name=mails", READER)
-    get(client, "/task_queues", STRANGER, 403)
-    assert "may not look at task queues" in get(client, "/", STRANGER)
-
-
 def test_a_task_is_sent_back_cancelled_or_deleted(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    tasks, client = Tasks(conn), console(dsn)
+    tasks = Tasks(conn)
     tasks.create_queue("mails")
     numbers = [tasks.push("mails", each) for each in "abc"]
     [first] = tasks.claim("mails", max_tasks=1, random=False)
@@ -375,9 +365,8 @@ def test_a_task_is_sent_back_cancelled_or_deleted(
 
 
 def test_actions_are_logged_with_their_role_in_their_transaction(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client = console(dsn)
     post(client, "/queues", ADMIN, action="create", name="orders")
     post(client, "/events?name=orders", ADMIN, action="insert", type="a", data="4711-0815")
     failed = post(client, f"/queue?name={queue}", ADMIN, action="drop", confirm="other")
@@ -405,9 +394,9 @@ def test_actions_are_logged_with_their_role_in_their_transaction(
 
 
 def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, page = console(dsn), f"/queue?name={queue}&url.name=decoy"
+    page = f"/queue?name={queue}&url.name=decoy"
     fields = {"action": "disable_insert", "value": "true", "name": "decoy", "url.name": "decoy"}
     assert post(client, page, ADMIN, **fields).status_code == 303
     Tasks(conn).create_queue("mails")
@@ -421,19 +410,18 @@ def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
 
 
 def test_a_name_writes_no_line_of_its_own_into_the_log_of_the_application(
-    dsn: str, conn: Connection, roles: None, console: Console, caplog: pytest.LogCaptureFixture
+    conn: Connection, roles: None, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "pgqpy")
     odd = "a\nERROR forged\x1b[2J"
-    assert post(console(dsn), "/queues", ADMIN, action="create", name=odd).status_code == 303
+    assert post(client, "/queues", ADMIN, action="create", name=odd).status_code == 303
     [said] = [each for each in caplog.messages if "created queue" in each]
     assert said.isprintable()
 
 
 def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    client = console(dsn)
     post(client, "/queues", ADMIN, action="create", name="orders")
     nested = "[" * 2000 + "]" * 2000
     for odd in ("[]", "3", nested, f'{{"a": {nested}}}', f'{{"a": {"1" * 5000}}}', "{}"):
@@ -446,29 +434,16 @@ def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
 
 
 def test_an_action_whose_note_would_be_too_long_is_not_done(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
     many = {f"x{n}": "x" * 200 for n in range(100)}
-    refused = post(console(dsn), "/queues", ADMIN, action="create", name="orders", **many)
+    refused = post(client, "/queues", ADMIN, action="create", name="orders", **many)
     assert refused.status_code == 409
     assert "log_action: a note of" in refused.text
     assert Admin(conn).get_queue_info() == []
     for note in ("repeat('x', 201)", "'x', jsonb_build_object('x', repeat('x', 20000))"):
         with ops.refused("PQ011"):
             conn.execute(f"select pgq.log_action({note})".encode())
-
-
-def test_masked_values_are_on_no_page(
-    dsn: str, conn: Connection, roles: None, console: Console
-) -> None:
-    tasks, client = Tasks(conn), console(dsn, mask=["$.card.number"])
-    tasks.create_queue("payments")
-    [number] = [tasks.push("payments", {"card": {"number": "4711-0815", "type": "debit"}})]
-    for url in ("/task_queue?name=payments", f"/task?id={number}"):
-        assert "4711-0815" not in get(client, url)
-        assert "debit" in get(client, url)
-    with pytest.raises(ValueError, match="no path like"):
-        console(dsn, mask=["card"])
 
 
 def test_a_read_only_console_offers_no_change_and_makes_none(
@@ -530,27 +505,21 @@ def test_a_role_that_asks_for_much_lets_others_in_between(dsn: str, roles: None)
 
 
 def test_a_schema_that_another_role_has_made_meanwhile_is_not_used(
-    server: Server, conn: Connection, console: Console
+    make_role: MakeRole, empty_dsn: str, connect: Connect, console: Console
 ) -> None:
-    conn.execute("create role ui_test_mallory login")
-    conn.execute("create database test_bare")
-    try:
-        conn.execute("grant create on database test_bare to ui_test_mallory")
-        client = console(server.dsn_of("test_bare"))
-        assert "does not exist" in get(client, "/audit", "postgres", 500)
-        with psycopg.connect(server.dsn_of("test_bare", "ui_test_mallory")) as mallory:
-            mallory.execute("create schema pgq")
-            mallory.execute("create table pgq.action_log (al_id bigint)")
-        assert "belongs to role ui_test_mallory" in get(client, "/audit", "postgres", 500)
-    finally:
-        conn.execute("drop database test_bare with (force)")
-        conn.execute("drop role ui_test_mallory")
+    client, mallory, there = console(empty_dsn), make_role("mallory"), connect(empty_dsn)
+    assert "does not exist" in get(client, "/audit", "postgres", 500)
+    there.execute(
+        f"create schema pgq authorization {mallory}; set session authorization {mallory};"
+        "create table pgq.action_log (al_id bigint)".encode()
+    )
+    assert f"belongs to role {mallory}" in get(client, "/audit", "postgres", 500)
 
 
 def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
-    dsn: str, conn: Connection, roles: None, console: Console, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, roles: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, tasks = console(dsn), Tasks(conn)
+    tasks = Tasks(conn)
     statements = 0
     execute = psycopg.Cursor.execute
 
