@@ -12,8 +12,9 @@ from urllib.parse import urlencode
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.words import plural
+from pgqpy._wire.dead_letters import WHERE as _WHERE
 from pgqpy.connection import Connection
-from pgqpy.dead_letters import _WHERE, DeadLetters
+from pgqpy.dead_letters import DeadLetters
 from pgqpy.errors import InvalidParameter, PgqError
 from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
