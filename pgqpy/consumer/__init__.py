@@ -2,7 +2,8 @@
 
 from pgqpy._runtime.acompat import on_stop_signals
 from pgqpy._runtime.checks import check_names
-from pgqpy.consumer.base import Consumer, RunOptions
+from pgqpy.consumer._settings import RunOptions
+from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.batch_async import AsyncBatch

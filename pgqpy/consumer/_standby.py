@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -18,6 +18,8 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection import Connection
+from pgqpy.consumer._settings import ConsumerSettings
+from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
 from pgqpy.consumer.batch import Batch, Reader
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
@@ -35,22 +37,12 @@ _AGAIN = 30.0
 _IN_MEMORY = 16 * 1024 * 1024
 
 
-class Reads(Protocol):
-    """The parts of a consumer that are used here."""
-
-    queue: str
-    stopping: bool
-    read_patience: float | None
-
-    def log_fields(self) -> dict[str, Any]: ...
-
-
 class Standby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
         self,
-        consumer: Reads,
+        consumer: ConsumerSettings,
         waker: Waker,
         connect: Callable[[], Connection],
     ) -> None:
@@ -118,14 +110,14 @@ class Standby:
             self._conn = self._connect()
             self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
-        ((replayed,),) = fetch(self._conn, _HAS_REPLAYED, place)
+        ((replayed,),) = fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
             raise NotReplayed(
                 f"the standby has not replayed tick {batch.tick} of queue {batch.queue}",
                 hint="Is read_dsn a standby of the queue's server, and does it follow?",
             )
         # A pooler may give the second statement to another server than the first.
-        query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
+        query = sql.SQL(IF_REPLAYED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         try:
             return work(self._conn, query.as_string(None))
         except SchemaMissing as error:
@@ -136,7 +128,7 @@ class Standby:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
         assert isinstance(batch.source, psycopg.Connection)
-        if fetch(conn, _DATABASE) == fetch(batch.source, _DATABASE):
+        if fetch(conn, DATABASE) == fetch(batch.source, DATABASE):
             return
         conn.close()
         raise NotReplayed(
@@ -181,12 +173,3 @@ class _SpooledReader(Reader):
     def close(self) -> None:
         super().close()
         self._file.close()
-
-
-_DATABASE = b"""
-select system_identifier, d.oid
-  from pg_catalog.pg_control_system()
-  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
-"""
-_HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
-_GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Awaitable, Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -15,6 +15,8 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._settings import ConsumerSettings
+from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
 from pgqpy.consumer.batch_async import AsyncBatch, AsyncReader
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
@@ -32,22 +34,12 @@ _AGAIN = 30.0
 _IN_MEMORY = 16 * 1024 * 1024
 
 
-class AsyncReads(Protocol):
-    """The parts of a consumer that are used here."""
-
-    queue: str
-    stopping: bool
-    read_patience: float | None
-
-    def log_fields(self) -> dict[str, Any]: ...
-
-
 class AsyncStandby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
         self,
-        consumer: AsyncReads,
+        consumer: ConsumerSettings,
         waker: AsyncWaker,
         connect: Callable[[], Awaitable[AsyncConnection]],
     ) -> None:
@@ -119,14 +111,14 @@ class AsyncStandby:
             self._conn = await self._connect()
             await self._check_copy(self._conn, batch)
         place = self._consumer.queue, batch.tick, batch.tick_time
-        ((replayed,),) = await async_fetch(self._conn, _HAS_REPLAYED, place)
+        ((replayed,),) = await async_fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
             raise NotReplayed(
                 f"the standby has not replayed tick {batch.tick} of queue {batch.queue}",
                 hint="Is read_dsn a standby of the queue's server, and does it follow?",
             )
         # A pooler may give the second statement to another server than the first.
-        query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
+        query = sql.SQL(IF_REPLAYED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         try:
             return await work(self._conn, query.as_string(None))
         except SchemaMissing as error:
@@ -137,7 +129,7 @@ class AsyncStandby:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
         assert isinstance(batch.source, psycopg.AsyncConnection)
-        if await async_fetch(conn, _DATABASE) == await async_fetch(batch.source, _DATABASE):
+        if await async_fetch(conn, DATABASE) == await async_fetch(batch.source, DATABASE):
             return
         await conn.close()
         raise NotReplayed(
@@ -182,12 +174,3 @@ class _AsyncSpooledReader(AsyncReader):
     async def close(self) -> None:
         await super().close()
         self._file.close()
-
-
-_DATABASE = b"""
-select system_identifier, d.oid
-  from pg_catalog.pg_control_system()
-  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
-"""
-_HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
-_GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

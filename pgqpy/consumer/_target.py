@@ -12,10 +12,13 @@ import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.session import Session
 from pgqpy.connection import connect
-from pgqpy.consumer._loop import Batches
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._loop import Loop
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
@@ -41,11 +44,11 @@ class TargetConsumer(Consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
 
-    _target: TargetBatches
+    _loop: TargetLoop
 
     def target(self) -> BatchConnection:
         """Return the connection to the target, for a consumer that runs; connects if needed."""
-        return self._target.connection()
+        return self._loop.target()
 
     def unregister(self) -> bool:
         """Delete the position, the pending retries, and the target's records.
@@ -54,22 +57,21 @@ class TargetConsumer(Consumer):
         """
         done = super().unregister()
         with connect(self.target_dsn) as target, translate_errors():
-            target.execute(_FORGET, (self.consumer, self.queue))
+            target.execute(sql.FORGET, (self.consumer, self.queue))
         return done
 
-    def _batches(self) -> Batches:
-        self._target = TargetBatches(self)
-        return self._target
+    def _kind_of_loop(self) -> type[Loop]:
+        return TargetLoop
 
 
-class TargetBatches(Batches):
-    """Batches whose effects are in the target."""
+class TargetLoop(Loop):
+    """The run of a consumer whose effects are in the target."""
 
     _consumer: TargetConsumer
 
-    def __init__(self, consumer: TargetConsumer) -> None:
-        super().__init__(consumer)
-        self._session = Session(
+    def __init__(self, consumer: TargetConsumer, waker: Waker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
+        self._target = Session(
             consumer.target_dsn,
             None,
             application_name=f"pgqpy {consumer.consumer}"[:63],
@@ -77,48 +79,56 @@ class TargetBatches(Batches):
             isolation_level=consumer.target_isolation_level,
         )
         self._unreachable = False
+        self._target_losses = Backoff(0.1, consumer.reconnect_cap)
 
-    def connection(self) -> BatchConnection:
+    def target(self) -> BatchConnection:
         """Return the connection to the target; connects if needed."""
         self._unreachable = True
         with comes_from(self._consumer.target_dsn):
-            target = self._session.working()
+            target = self._target.working()
         self._unreachable = False
         return target
 
-    @property
-    def target_lost(self) -> bool:
-        """Whether the target could not be reached, or its connection broke."""
-        return self._unreachable or self._session.lost
+    def close(self) -> None:
+        self._target.close()
+        super().close()
 
-    def done(self, batch: Batch) -> None:
-        super().done(batch)
+    def _done(self, batch: Batch) -> None:
+        super()._done(batch)
+        self._target_losses.reset()
         if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
             # The batch is finished; if this fails, the next one notices.
             with suppress(psycopg.Error, PgqError):
-                self._rotate(self.connection())
+                self._rotate(self.target())
 
     def _rotate(self, target: BatchConnection) -> None:
         """Remove old records in the target; transactions with old snapshots cannot."""
         target.set_isolation_level(IsolationLevel.READ_COMMITTED)
         try:
             with target.transaction():
-                target.execute(_ROTATE)
+                target.execute(sql.ROTATE)
         finally:
             target.set_isolation_level(self._consumer.target_isolation_level)
 
-    def failed(self, batch: Batch, error: Exception) -> None:
-        """Raise errors about the target's position: waiting does not cure them."""
+    def _failed(self, batch: Batch, error: Exception) -> None:
         if isinstance(error, LostPosition):
             raise error
+        super()._failed(batch, error)
 
-    def disconnect(self) -> None:
+    @property
+    def _lost(self) -> bool:
+        return self._target_lost or super()._lost
+
+    @property
+    def _target_lost(self) -> bool:
+        """Whether the target could not be reached, or its connection broke."""
+        return self._unreachable or self._target.lost
+
+    def _reconnect(self, error: Exception, batch: Batch | None = None) -> None:
+        target_alone = self._target_lost and not self._session.lost
         self._unreachable = False
-        self._session.close()
-
-    def close(self, session: Session) -> None:
-        self._session.close()
-
-
-_ROTATE = b"select pgq_ext.rotate()"
-_FORGET = b"select pgq_ext.forget_consumer(%s, %s)"
+        self._target.close()
+        if target_alone:
+            self._rest("lost the target database", self._target_losses, error, batch)
+        else:
+            super()._reconnect(error, batch)

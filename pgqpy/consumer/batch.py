@@ -17,8 +17,9 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._wire import copy_protocol
 from pgqpy._wire.contract import Validators
 from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
-from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, copy_out
+from pgqpy._wire.statements import call, copy_out
 from pgqpy.connection import Connection
+from pgqpy.consumer import _statements as sql
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
 
@@ -126,10 +127,10 @@ class Batch:
         """
         self.close()
         if len(self.retries):
-            fetch(conn, EVENT_RETRY_MANY, [self.id, *self.retries.columns()])
+            fetch(conn, sql.EVENT_RETRY_MANY, [self.id, *self.retries.columns()])
         encoding = conn.info.parameter_status("server_encoding") or ""
         for letters in self.retries.letters(encoding):
-            fetch(conn, EVENT_DEAD_LETTER_MANY, [self.id, *letters])
+            fetch(conn, sql.EVENT_DEAD_LETTER_MANY, [self.id, *letters])
         ((finished,),) = fetch(conn, *self._finish_batch(encoding))
         if not finished:
             raise BatchNotFound(

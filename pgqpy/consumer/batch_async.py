@@ -14,8 +14,9 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire import copy_protocol
 from pgqpy._wire.contract import Validators
 from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
-from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, copy_out
+from pgqpy._wire.statements import call, copy_out
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer import _statements as sql
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
 
@@ -126,10 +127,10 @@ class AsyncBatch:
         """
         await self.close()
         if len(self.retries):
-            await async_fetch(conn, EVENT_RETRY_MANY, [self.id, *self.retries.columns()])
+            await async_fetch(conn, sql.EVENT_RETRY_MANY, [self.id, *self.retries.columns()])
         encoding = conn.info.parameter_status("server_encoding") or ""
         for letters in self.retries.letters(encoding):
-            await async_fetch(conn, EVENT_DEAD_LETTER_MANY, [self.id, *letters])
+            await async_fetch(conn, sql.EVENT_DEAD_LETTER_MANY, [self.id, *letters])
         ((finished,),) = await async_fetch(conn, *self._finish_batch(encoding))
         if not finished:
             raise BatchNotFound(

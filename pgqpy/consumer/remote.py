@@ -11,11 +11,12 @@ from typing import Any
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.session import Session
 from pgqpy.connection import Connection
-from pgqpy.consumer._loop import Batches
-from pgqpy.consumer._target import TargetBatches, TargetConsumer
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._target import TargetConsumer, TargetLoop
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError, comes_from, translate_errors
 from pgqpy.event import Event
@@ -46,7 +47,8 @@ class RemoteConsumer(TargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _target: RemoteBatches
+    _loop: RemoteLoop
+    _ways = "process_remote_batch", "process_remote_event"
 
     # --- to be overridden
 
@@ -79,18 +81,13 @@ class RemoteConsumer(TargetConsumer):
                 self.process_remote_batch(conn, batch, target)
                 batch.close()
                 self._end(target, batch)
-        if batch.retries and self._target.source_is_ours:
-            fetch(conn, _SETTLE, (batch.id,))
+        if batch.retries and self._loop.source_is_ours:
+            fetch(conn, sql.SETTLE_BATCH, (batch.id,))
 
     # --- helpers
 
-    def _check(self) -> None:
-        super()._check()
-        self._check_way(RemoteConsumer, "process_remote_batch", "process_remote_event")
-
-    def _batches(self) -> Batches:
-        self._target = RemoteBatches(self)
-        return self._target
+    def _kind_of_loop(self) -> type[Loop]:
+        return RemoteLoop
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
         """Whether the target has the batch."""
@@ -103,7 +100,7 @@ class RemoteConsumer(TargetConsumer):
             batch.tick,
             batch.tick_time,
         )
-        (row,) = fetch(target, _BEGIN, identity, dict_row)
+        (row,) = fetch(target, sql.BEGIN_BATCH, identity, dict_row)
         if not row["done"]:
             return False
         logger.info(
@@ -116,7 +113,7 @@ class RemoteConsumer(TargetConsumer):
         encoding = target.info.parameter_status("server_encoding") or ""
         retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
         identity = batch.consumer, batch.queue, batch.id, batch.tick, batch.tick_time
-        fetch(target, _END, [*identity, retries, batch.tick_snapshot, batch.seq_end])
+        fetch(target, sql.END_BATCH, [*identity, retries, batch.tick_snapshot, batch.seq_end])
 
 
 class SerialConsumer(RemoteConsumer):
@@ -138,15 +135,15 @@ class SerialConsumer(RemoteConsumer):
             )
 
 
-class RemoteBatches(TargetBatches):
-    """Batches that follow the target's position."""
+class RemoteLoop(TargetLoop):
+    """The run of a consumer whose batches follow the target's position."""
 
     _consumer: RemoteConsumer
     # The target would not be told of heartbeats that are skipped.
     _with_tick = True
 
-    def __init__(self, consumer: RemoteConsumer) -> None:
-        super().__init__(consumer)
+    def __init__(self, consumer: RemoteConsumer, waker: Waker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
         self._names = consumer.queue, consumer.consumer
         self._prepared = False
         #: Whether source and target are known to agree on the position.
@@ -154,22 +151,22 @@ class RemoteBatches(TargetBatches):
         #: Whether the queue is pgqpy's, not of PgQ itself.
         self.source_is_ours = True
 
-    def join(self, conn: Connection) -> bool:
+    def _join(self, conn: Connection) -> bool:
         """Register, and tell the target the position."""
-        new = super().join(conn)
+        new = super()._join(conn)
         self._start(conn)
         return new
 
-    def open(self, session: Session, *, strict: bool) -> Batch | None:
+    def _open(self) -> Batch | None:
         """Open the next batch; the target knows the position before it."""
         if not self._started:
-            self._start(session.working())
-        return super().open(session, strict=strict)
+            self._start(self._session.working())
+        return super()._open()
 
-    def failed(self, batch: Batch, error: Exception) -> None:
-        """Ask for the target's position again: it may have committed."""
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        # The target may have committed.
         self._started = False
-        super().failed(batch, error)
+        super()._failed(batch, error)
 
     def _start(self, conn: Connection) -> None:
         """Tell the target the consumer's position, if it knows none and that is no error.
@@ -177,26 +174,26 @@ class RemoteBatches(TargetBatches):
         Also reopens a batch that only the target records as done.
         """
         if self._consumer.batch_size is None:
-            ((self.source_is_ours,),) = fetch(conn, _IS_OURS)
-        statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+            ((self.source_is_ours,),) = fetch(conn, sql.IS_OURS)
+        statement = sql.POSITION if self.source_is_ours else sql.POSITION_OF_PGQ
         positions = fetch(conn, statement, self._names)
         if not positions:
             # Not registered; opening a batch will raise that.
             return
-        target = self.connection()
+        target = self.target()
         with comes_from(self._consumer.target_dsn), translate_errors():
             if not self._prepared:
                 self._consumer.prepare_target(target)
                 self._prepared = True
             known = self._consumer.consumer, self._consumer.queue, *positions[0]
-            (batch,) = fetch(target, _START, known, dict_row)
+            (batch,) = fetch(target, sql.START_BATCHES, known, dict_row)
         if batch["batch_id"] is not None:
             self._reopen(conn, batch)
         self._started = True
 
     def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
         """Open a batch again whose retries the target has and the queue has not."""
-        ((reopened,),) = fetch(conn, _REOPEN, (*self._names, *batch.values()))
+        ((reopened,),) = fetch(conn, sql.REOPEN_BATCH, (*self._names, *batch.values()))
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
@@ -205,21 +202,3 @@ class RemoteBatches(TargetBatches):
                 batch["batch_id"],
                 extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
             )
-
-
-_POSITION = b"select tick_id, tick_time, fresh from pgq.get_consumer_start(%s, %s)"
-#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
-_POSITION_OF_PGQ = b"""
-select s.sub_last_tick as tick_id, t.tick_time, true as fresh
-  from pgq.subscription s
-  join pgq.queue q on q.queue_id = s.sub_queue
-  join pgq.consumer c on c.co_id = s.sub_consumer
-  join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
- where q.queue_name = %s and c.co_name = %s
-"""
-_IS_OURS = b"select to_regprocedure('pgq.settle_batch(bigint)') is not null as ours"
-_START = b"select * from pgq_ext.start_batches(%s, %s, %s, %s, %s)"
-_REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
-_SETTLE = b"select pgq.settle_batch(%s)"
-_BEGIN = b"select * from pgq_ext.begin_batch(%s, %s, %s, %s, %s, %s, %s)"
-_END = b"select pgq_ext.end_batch(%s, %s, %s, %s, %s, %s, %s::text::txid_snapshot, %s)"
