@@ -28,6 +28,7 @@ from pgqpy._wire.contract import Validators
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import fields_of
 from pgqpy.consumer._events import RunInPieces
 from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer._standby import Standby
@@ -120,7 +121,7 @@ class Loop:
         self._standby: Standby | None = None
         if consumer.read_dsn is not None:
             connect = partial(self._session.connect_to_read, consumer.read_dsn)
-            self._standby = Standby(consumer, waker, connect)
+            self._standby = Standby(consumer, waker, connect, self._session.reading)
         self._contracts = Contracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)
@@ -265,18 +266,9 @@ class Loop:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
         return self._kind(
-            id=row["batch_id"],
+            **fields_of(row),
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            tick_snapshot=row.get("tick_snapshot"),
             event_types=self._consumer.event_types,
             validators=self._validators(),
             source=self._session.reading() if rows is None else rows,
@@ -306,17 +298,7 @@ class Loop:
                     self._transact(conn, batch)
             finally:
                 batch.close()
-        return BatchStats(
-            queue=batch.queue,
-            consumer=batch.consumer,
-            batch_id=batch.id,
-            tick_id=batch.tick,
-            events=batch.events_read,
-            retried=batch.retried,
-            dead_letters=batch.retries.dead_letters,
-            seconds=monotonic() - started,
-            lag=batch.lag,
-        )
+        return batch.stats(monotonic() - started)
 
     def _transact(self, conn: BatchConnection, batch: Batch) -> None:
         with conn.batch():

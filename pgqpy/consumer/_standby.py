@@ -11,16 +11,16 @@ from tempfile import SpooledTemporaryFile
 from time import monotonic
 from typing import TypeVar
 
-import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection import Connection
+from pgqpy.consumer._batch import BatchFields
+from pgqpy.consumer._readers import Reader
 from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
-from pgqpy.consumer.batch import Batch, Reader
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
@@ -45,16 +45,18 @@ class Standby:
         consumer: ConsumerSettings,
         waker: Waker,
         connect: Callable[[], Connection],
+        primary: Callable[[], Connection],
     ) -> None:
         self._consumer = consumer
         self._waker = waker
         self._connect = connect
+        self._primary = primary
         self._conn: Connection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
         self._look_at = 0.0
 
-    def read(self, batch: Batch) -> Reader | None:
+    def read(self, batch: BatchFields) -> Reader | None:
         """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
         def spooled(conn: Connection, query: str) -> Reader:
@@ -68,7 +70,7 @@ class Standby:
 
         return self.use(batch, spooled)
 
-    def use(self, batch: Batch, work: Callable[[Connection, str], T]) -> T | None:
+    def use(self, batch: BatchFields, work: Callable[[Connection, str], T]) -> T | None:
         """Return what is done with the standby and the query of a batch; None: use the primary.
 
         The query fails where the batch is not replayed. The work may be repeated.
@@ -105,10 +107,10 @@ class Standby:
         if self._conn is not None:
             self._conn.close()
 
-    def _try(self, batch: Batch, work: Callable[[Connection, str], T]) -> T:
+    def _try(self, batch: BatchFields, work: Callable[[Connection, str], T]) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = self._connect()
-            self._check_copy(self._conn, batch)
+            self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
@@ -124,11 +126,10 @@ class Standby:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
 
-    def _check_copy(self, conn: Connection, batch: Batch) -> None:
+    def _check_copy(self, conn: Connection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        assert isinstance(batch.source, psycopg.Connection)
-        if fetch(conn, DATABASE) == fetch(batch.source, DATABASE):
+        if fetch(conn, DATABASE) == fetch(self._primary(), DATABASE):
             return
         conn.close()
         raise NotReplayed(

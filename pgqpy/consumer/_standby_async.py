@@ -8,16 +8,16 @@ from tempfile import SpooledTemporaryFile
 from time import monotonic
 from typing import TypeVar
 
-import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._batch import BatchFields
+from pgqpy.consumer._readers_async import AsyncReader
 from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
-from pgqpy.consumer.batch_async import AsyncBatch, AsyncReader
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
@@ -42,16 +42,18 @@ class AsyncStandby:
         consumer: ConsumerSettings,
         waker: AsyncWaker,
         connect: Callable[[], Awaitable[AsyncConnection]],
+        primary: Callable[[], Awaitable[AsyncConnection]],
     ) -> None:
         self._consumer = consumer
         self._waker = waker
         self._connect = connect
+        self._primary = primary
         self._conn: AsyncConnection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
         self._look_at = 0.0
 
-    async def read(self, batch: AsyncBatch) -> AsyncReader | None:
+    async def read(self, batch: BatchFields) -> AsyncReader | None:
         """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
         async def spooled(conn: AsyncConnection, query: str) -> AsyncReader:
@@ -66,7 +68,7 @@ class AsyncStandby:
         return await self.use(batch, spooled)
 
     async def use(
-        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+        self, batch: BatchFields, work: Callable[[AsyncConnection, str], Awaitable[T]]
     ) -> T | None:
         """Return what is done with the standby and the query of a batch; None: use the primary.
 
@@ -105,11 +107,11 @@ class AsyncStandby:
             await self._conn.close()
 
     async def _try(
-        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+        self, batch: BatchFields, work: Callable[[AsyncConnection, str], Awaitable[T]]
     ) -> T:
         if self._conn is None or self._conn.closed:
             self._conn = await self._connect()
-            await self._check_copy(self._conn, batch)
+            await self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = await async_fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
@@ -125,11 +127,10 @@ class AsyncStandby:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
 
-    async def _check_copy(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+    async def _check_copy(self, conn: AsyncConnection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        assert isinstance(batch.source, psycopg.AsyncConnection)
-        if await async_fetch(conn, DATABASE) == await async_fetch(batch.source, DATABASE):
+        if await async_fetch(conn, DATABASE) == await async_fetch(await self._primary(), DATABASE):
             return
         await conn.close()
         raise NotReplayed(

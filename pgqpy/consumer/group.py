@@ -24,10 +24,10 @@ from pgqpy._wire.statements import call
 from pgqpy.admin import GroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import WAITING, KeyOrder
 from pgqpy.consumer._heartbeat import start_heartbeat
 from pgqpy.consumer._loop import Loop
-from pgqpy.consumer._parking import Parking
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch

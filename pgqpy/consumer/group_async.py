@@ -22,10 +22,10 @@ from pgqpy.admin_async import AsyncGroupAdmin
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import WAITING, AsyncKeyOrder
 from pgqpy.consumer._heartbeat import start_heartbeat
 from pgqpy.consumer._loop_async import AsyncLoop
-from pgqpy.consumer._parking import Parking
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch, AsyncParkedBatch

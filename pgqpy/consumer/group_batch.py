@@ -13,8 +13,8 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.statements import call
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import KeyOrder
-from pgqpy.consumer._parking import Parking
 from pgqpy.consumer.batch import Batch
 
 

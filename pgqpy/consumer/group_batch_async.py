@@ -10,8 +10,8 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import AsyncKeyOrder
-from pgqpy.consumer._parking import Parking
 from pgqpy.consumer.batch_async import AsyncBatch
 
 

@@ -15,9 +15,9 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._target import TargetConsumer
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.remote import TargetConsumer
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -128,16 +128,5 @@ class TrackedConsumer(TargetConsumer):
         self._tell(target, sql.END_EVENT, batch, event)
 
     def _tell(self, target: Connection, statement: bytes, batch: Batch, event: Event) -> bool:
-        identity = (
-            batch.consumer,
-            batch.queue,
-            batch.id,
-            batch.prev_tick,
-            batch.prev_tick_time,
-            batch.tick,
-            batch.tick_time,
-            event.id,
-            event.retry_count,
-            event.time,
-        )
+        identity = *batch.identity, event.id, event.retry_count, event.time
         return bool((fetch(target, statement, identity))[0][0])

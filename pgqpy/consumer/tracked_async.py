@@ -12,9 +12,9 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._target_async import AsyncTargetConsumer
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.remote_async import AsyncTargetConsumer
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -127,16 +127,5 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     async def _tell(
         self, target: AsyncConnection, statement: bytes, batch: AsyncBatch, event: Event
     ) -> bool:
-        identity = (
-            batch.consumer,
-            batch.queue,
-            batch.id,
-            batch.prev_tick,
-            batch.prev_tick_time,
-            batch.tick,
-            batch.tick_time,
-            event.id,
-            event.retry_count,
-            event.time,
-        )
+        identity = *batch.identity, event.id, event.retry_count, event.time
         return bool((await async_fetch(target, statement, identity))[0][0])

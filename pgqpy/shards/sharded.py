@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pgqpy._runtime.acompat import Slots
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.consumer import Consumer
-from pgqpy.consumer._target import TargetConsumer
+from pgqpy.consumer.remote import TargetConsumer
 from pgqpy.errors import ConnectionFailed, InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
 from pgqpy.shards._map import Shard

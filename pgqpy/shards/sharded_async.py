@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pgqpy._runtime.acompat import AsyncSlots
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.consumer import AsyncConsumer
-from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer.remote_async import AsyncTargetConsumer
 from pgqpy.errors import ConnectionFailed, InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
 from pgqpy.shards._map import Shard
