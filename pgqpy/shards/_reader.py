@@ -22,7 +22,7 @@ from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
 from pgqpy.shards._map import Shard
-from pgqpy.shards._share import CLAIM, FEWEST, LOCK, NAME, Share, waits
+from pgqpy.shards._share import CLAIM, FEWEST, LOCK, NAME, Share, Told, waits
 
 #: Seconds between looks at what another process or another shard has to do first.
 _LOOK = 0.5
@@ -30,7 +30,7 @@ _LOOK = 0.5
 _REST = 2.0
 
 
-class Reader:
+class Reader(Told):
     """Reads one shard, until it is stopped, or drained."""
 
     def __init__(
@@ -43,52 +43,14 @@ class Reader:
     ) -> None:
         """``make`` returns the consumer of a shard; ``readers`` are those of all shards of the
         newest map; ``options`` are those of the consumer's `run`."""
-        self.shard = shard
-        self.ended = False
-        #: Why it has ended.
-        self.error: Exception | None = None
+        super().__init__(shard, Waker(), once=options["until_empty"])
         self._make = make
         self._readers = readers
         self._share = share
         self._options = options
-        self._once = bool(options["until_empty"])
-        #: Whether it ends when nothing is left.
-        self._draining = self._once
-        self._stopping = False
-        #: Whether the consumer was stopped, to begin again or to end.
-        self._interrupted = False
-        self._consumer: Consumer | None = None
         #: Until then it is left to other processes.
         self._rest_until = 0.0
         self._losses = Backoff(0.1, 5.0)
-        self._waker = Waker()
-
-    # --- called from any thread
-
-    def stop(self) -> None:
-        """End after the current batch."""
-        self._stopping = True
-        self._interrupt()
-
-    def change(self, shard: Shard) -> None:
-        """Go on as the new map has it."""
-        self.shard = shard
-        self._draining = self._once
-        self._interrupt()
-
-    def drain(self) -> None:
-        """Read what is there, then end."""
-        if not self._draining:
-            self._draining = True
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        self._interrupted = True
-        if self._consumer is not None:
-            self._consumer.stop()
-        self._waker.wake()
-
-    # --- the reader's own thread or task
 
     def run(self) -> None:
         """Read until it is stopped or drained. Raises errors that waiting does not cure."""

@@ -5,9 +5,13 @@ A process that waits for a shard says in the name of its session how many it has
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import Any
 from zlib import crc32
+
+from pgqpy.errors import ConnectionFailed
+from pgqpy.shards._map import Shard
 
 LOCK = 0x70677174
 """In pg_locks: classid 1885827444, objsubid 2; objid is a hash of the queue and the consumer."""
@@ -55,3 +59,57 @@ class Share:
             return False
         self._look_at = monotonic() + _SHARE
         return True
+
+
+class Told:
+    """What a reader of a shard is told, from any thread, and what it tells."""
+
+    def __init__(self, shard: Shard, waker: Any, *, once: bool) -> None:
+        self.shard = shard
+        self.ended = False
+        #: Why it has ended.
+        self.error: Exception | None = None
+        self._waker = waker
+        self._once = once
+        #: Whether it ends when nothing is left.
+        self._draining = once
+        self._stopping = False
+        #: Whether the consumer was stopped, to begin again or to end.
+        self._interrupted = False
+        self._consumer: Any = None
+
+    def stop(self) -> None:
+        """End after the current batch."""
+        self._stopping = True
+        self._interrupt()
+
+    def change(self, shard: Shard) -> None:
+        """Go on as the new map has it."""
+        self.shard = shard
+        self._draining = self._once
+        self._interrupt()
+
+    def drain(self) -> None:
+        """Read what is there, then end."""
+        if not self._draining:
+            self._draining = True
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        if self._consumer is not None:
+            self._consumer.stop()
+        self._waker.wake()
+
+
+def raise_failures(readers: Mapping[str, Told]) -> None:
+    """Raise the error of a reader; if all lost their databases, one error for all."""
+    failed = {name: each.error for name, each in readers.items() if each.error is not None}
+    for name, error in failed.items():
+        if not isinstance(error, ConnectionFailed):
+            error.add_note(f"shard {name}")
+            raise error
+    if failed:
+        names = ", ".join(sorted(failed))
+        told = "; ".join(f"{name}: {error}".partition("\n")[0] for name, error in failed.items())
+        raise ConnectionFailed(f"shards whose databases were down: {names}", detail=told)

@@ -10,11 +10,11 @@ from pgqpy._runtime.acompat import AsyncSlots
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.consumer import AsyncConsumer
 from pgqpy.consumer.remote_async import AsyncTargetConsumer
-from pgqpy.errors import ConnectionFailed, InvalidConsumer
+from pgqpy.errors import InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
 from pgqpy.shards._map import Shard
 from pgqpy.shards._reader_async import AsyncReader
-from pgqpy.shards._share import Share
+from pgqpy.shards._share import Share, raise_failures
 
 
 class AsyncShardedConsumer(AsyncStoppable):
@@ -81,7 +81,7 @@ class AsyncShardedConsumer(AsyncStoppable):
                 ended = self._readers.copy()
                 self._readers.clear()
             slots.check()
-        _raise_failures(ended)
+        raise_failures(ended)
 
     def _follow(self, slots: AsyncSlots, options: dict[str, Any]) -> None:
         """Have a reader for each shard of the map."""
@@ -118,16 +118,3 @@ class AsyncShardedConsumer(AsyncStoppable):
     def claimed(self) -> int:
         """The number of shards that are claimed."""
         return len(self._share.claimed)
-
-
-def _raise_failures(readers: dict[str, AsyncReader]) -> None:
-    """Raise the error of a reader; if all lost their databases, one error for all."""
-    failed = {name: each.error for name, each in readers.items() if each.error is not None}
-    for name, error in failed.items():
-        if not isinstance(error, ConnectionFailed):
-            error.add_note(f"shard {name}")
-            raise error
-    if failed:
-        names = ", ".join(sorted(failed))
-        told = "; ".join(f"{name}: {error}".partition("\n")[0] for name, error in failed.items())
-        raise ConnectionFailed(f"shards whose databases were down: {names}", detail=told)
