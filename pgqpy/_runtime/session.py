@@ -48,7 +48,6 @@ class Session:
         return self._working
 
     def reading(self) -> Connection:
-        """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
             self._reading = self.connect_to_read(self.dsn)
         return self._reading

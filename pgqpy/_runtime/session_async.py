@@ -45,7 +45,6 @@ class AsyncSession:
         return self._working
 
     async def reading(self) -> AsyncConnection:
-        """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
             self._reading = await self.connect_to_read(self.dsn)
         return self._reading

@@ -79,6 +79,10 @@ class BatchFields:
         )
 
 
+#: The fields of what has no ticks.
+NO_TICKS: dict[str, Any] = {"prev_tick": 0, "tick": 0, "seq_start": 0, "seq_end": 0, "sql": ""}
+
+
 def fields_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that a function which opens batches has returned."""
     return {

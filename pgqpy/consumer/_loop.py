@@ -154,7 +154,6 @@ class Loop:
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
 
     def close(self) -> None:
-        """Close what it has opened."""
         self._session.close()
         if self._standby is not None:
             self._standby.close()
@@ -165,7 +164,6 @@ class Loop:
         return Admin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     def _wait(self) -> None:
-        """Wait for a batch."""
         for_tick = self._consumer.min_lag is None
         self._session.wait(self._waker, self._consumer.poll_interval, for_tick=for_tick)
 
@@ -352,7 +350,6 @@ class Loop:
 
     @property
     def _lost(self) -> bool:
-        """Whether a connection broke."""
         return self._session.lost
 
     def _reconnect(self, error: Exception, batch: Batch | None = None) -> None:
@@ -405,7 +402,6 @@ class Loop:
         logger.warning(message, *arguments, extra=self._consumer.log_fields())
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, unless stopped."""
         if not self._consumer.stopping:
             self._waker.wait(seconds)
 

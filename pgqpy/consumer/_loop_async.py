@@ -153,7 +153,6 @@ class AsyncLoop:
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
 
     async def close(self) -> None:
-        """Close what it has opened."""
         await self._session.close()
         if self._standby is not None:
             await self._standby.close()
@@ -164,7 +163,6 @@ class AsyncLoop:
         return await AsyncAdmin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     async def _wait(self) -> None:
-        """Wait for a batch."""
         for_tick = self._consumer.min_lag is None
         await self._session.wait(self._waker, self._consumer.poll_interval, for_tick=for_tick)
 
@@ -351,7 +349,6 @@ class AsyncLoop:
 
     @property
     def _lost(self) -> bool:
-        """Whether a connection broke."""
         return self._session.lost
 
     async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
@@ -408,7 +405,6 @@ class AsyncLoop:
         logger.warning(message, *arguments, extra=self._consumer.log_fields())
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, unless stopped."""
         if not self._consumer.stopping:
             await self._waker.wait(seconds)
 

@@ -34,7 +34,6 @@ class CopyReader:
         self._closing = Lock()
 
     def begin(self, query: bytes) -> None:
-        """Begin to read. Raises PgqError."""
         with translate_errors():
             self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
         self._active = True
@@ -77,7 +76,6 @@ class Reader(CopyReader):
         self._header = HEADER
 
     def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
-        """Begin to read. Raises PgqError."""
         self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     def read(self, retries: Retries | None) -> list[Event]:
@@ -105,7 +103,6 @@ class RowsReader:
         self._rows = rows
 
     def read(self, retries: Retries | None) -> list[Event]:
-        """Return the events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
         return decode_events(copied(rows), retries)
 

@@ -31,7 +31,6 @@ class AsyncCopyReader:
         self._closing = AsyncLock()
 
     async def begin(self, query: bytes) -> None:
-        """Begin to read. Raises PgqError."""
         with translate_errors():
             await self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
         self._active = True
@@ -74,7 +73,6 @@ class AsyncReader(AsyncCopyReader):
         self._header = HEADER
 
     async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
-        """Begin to read. Raises PgqError."""
         await self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     async def read(self, retries: Retries | None) -> list[Event]:
@@ -102,7 +100,6 @@ class AsyncRowsReader:
         self._rows = rows
 
     async def read(self, retries: Retries | None) -> list[Event]:
-        """Return the events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
         return decode_events(copied(rows), retries)
 

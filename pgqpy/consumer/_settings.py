@@ -23,11 +23,14 @@ from pgqpy._runtime.checks import (
     check_settings,
     overrides,
 )
-from pgqpy._runtime.failure import is_outage
+from pgqpy._runtime.failure import Failure, blame, decide, is_outage
+from pgqpy.consumer._batch import BatchFields
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import InvalidConsumer
+from pgqpy.event import Event
 from pgqpy.models import Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
+from pgqpy.telemetry._spans import trace_fields
 
 _ONE = Kind("a whole number, 1: only AsyncConsumer can process several events", lambda n: n == 1)
 
@@ -161,3 +164,23 @@ class ConsumerSettings:
         if isinstance(error, Retry | DeadLetter):
             return True
         return self.retry_policy is not None and not is_outage(error, self.outages)
+
+    def _record(self, batch: BatchFields, event: Event, error: Exception) -> Failure:
+        """Record the retry or dead letter of an event in its batch, and log it."""
+        failure, attempt = self._decide(event, error)
+        if failure.delay is None:
+            batch.retries.give_up(event.id, failure.reason, failure.cause)
+        else:
+            batch.retries.add(event.id, failure.delay)
+        fields = self.log_fields(batch) | {"event_id": event.id} | trace_fields(event)
+        failure.log(f"event {event.id}", attempt, fields, end="becomes a dead letter")
+        return failure
+
+    def _decide(self, event: Event, error: Exception) -> tuple[Failure, int]:
+        """Return what becomes of an event, and the number of the attempt. Raises ``error`` if that
+        is not its event's."""
+        if not self._is_for_policy(error):
+            blame(event.id, error)
+            raise error
+        attempt = event.retry_count + 1
+        return decide(error, attempt, self.retry_policy), attempt

@@ -10,7 +10,6 @@ from typing import Literal, TypedDict
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_returned
-from pgqpy._runtime.failure import blame, decide
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._events_async import AsyncEventByEvent
@@ -177,21 +176,7 @@ class AsyncConsumer(AsyncHooks):
         single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
         or if it is an outage.
         """
-        if not self._is_for_policy(error):
-            blame(event.id, error)
-            raise error
-        attempt = event.retry_count + 1
-        failure = decide(error, attempt, self.retry_policy)
-        if failure.delay is None:
-            batch.retries.give_up(event.id, failure.reason, failure.cause)
-        else:
-            batch.retries.add(event.id, failure.delay)
-        failure.log(
-            f"event {event.id}",
-            attempt,
-            self.log_fields(batch) | {"event_id": event.id} | spans.trace_fields(event),
-            end="becomes a dead letter",
-        )
+        failure = self._record(batch, event, error)
         await self.on_event_failed(event, error, failure.delay)
 
     # --- helpers

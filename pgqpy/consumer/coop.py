@@ -77,7 +77,6 @@ class CoopConsumer(Consumer):
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
 
     def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        """Return the fields of every log line, and those of a batch."""
         return super().log_fields(batch) | {"worker": self.worker_name}
 
     def _kind_of_loop(self) -> type[Loop]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,32 +15,30 @@ from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.checks import COUNT, INTERVAL, TEXT
-from pgqpy._runtime.failure import decide
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._wire.statements import call
 from pgqpy.admin import GroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import Parking
+from pgqpy.consumer._batch import NO_TICKS, Parking
 from pgqpy.consumer._concurrency import WAITING, KeyOrder
+from pgqpy.consumer._group import GroupSettings, log_parked, parking_full
 from pgqpy.consumer._heartbeat import start_heartbeat
 from pgqpy.consumer._loop import Loop
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError
+from pgqpy.errors import LeaseLost, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
-from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
-from pgqpy.telemetry._spans import trace_fields
+from pgqpy.retry import DeadLetter, Retry
 
 #: Seconds between warnings about a partition that takes no batches.
 _COMPLAIN_EVERY = 60.0
 
 
-class GroupConsumer(Consumer):
+class GroupConsumer(GroupSettings, Consumer):
     """A worker of a consumer group: events of one key in order, different keys in parallel.
 
     The queue's events are divided by ``key`` into ``partitions``; each belongs to one of the
@@ -73,25 +70,6 @@ class GroupConsumer(Consumer):
     If `process_batch` is overridden, it gets whole batches of a partition; then nothing is parked.
     """
 
-    key: str = "ev_extra1"
-    """The key that orders events: an immutable SQL expression over ev_type, ev_data and ev_extra1
-    to ev_extra4, or ``pkey``: the primary key of captured rows. An event for which it is NULL, or
-    fails, has no order with others. Fixed when the group is created."""
-    partitions: int = 8
-    """Their number, when the group is created; `pgqpy group resize` changes it."""
-    lease: timedelta = timedelta(seconds=15)
-    """The silence after which a worker loses its partitions; used when the group is created."""
-    park_limit: int = 10_000
-    """The maximum parked events of a partition that goes on; used when the group is created."""
-    worker_name: str = ""
-    """The worker's name in lists of partitions; by default machine, process and a number."""
-
-    retry_policy: RetryPolicy | None = ExponentialBackoff()
-    """The delay before a parked key is retried: seconds after an attempt (from 1) that failed with
-    an error, or None: until it is unparked. Without a policy the whole batch is retried."""
-
-    _kinds = Consumer._kinds | {"key": TEXT, "lease": INTERVAL, "partitions": COUNT}
-
     def __init__(
         self,
         dsn: str | None = None,
@@ -112,7 +90,9 @@ class GroupConsumer(Consumer):
         key, and the errors of `Consumer.register`.
         """
         with connect(self.dsn) as conn:
-            return create_group(conn, self, at_tick)
+            admin = GroupAdmin(conn)
+            names = self.queue, self.consumer
+            return admin.create_group(*names, at_tick=at_tick, **self.new_group())
 
     def unregister(self) -> bool:
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
@@ -121,7 +101,6 @@ class GroupConsumer(Consumer):
         return True
 
     def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        """Return the fields of every log line, and those of a batch."""
         fields = super().log_fields(batch) | {"worker": self.worker_name}
         if isinstance(batch, GroupBatch):
             fields["partition"] = batch.partition
@@ -169,21 +148,11 @@ class GroupConsumer(Consumer):
             batch.order.end(event.id)
 
     def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
-        if not self._is_for_policy(error):
-            raise error
-        attempt = event.retry_count + 1
-        failure = decide(error, attempt, self.retry_policy)
+        failure, attempt = self._decide(event, error)
         if batch.parking.keys is None:
             self._read_keys(batch)
         batch.parking.park(event.id, failure.reason, failure.delay)
-        failure.log(
-            f"event {event.id}, whose key is parked,",
-            attempt,
-            self.log_fields(batch) | {"event_id": event.id} | trace_fields(event),
-            end="waits to be unparked",
-            level=logging.WARNING,
-            always_traceback=True,
-        )
+        log_parked(self.log_fields(batch), event, attempt, failure)
         self.on_event_failed(event, error, failure.delay)
 
     # --- helpers
@@ -226,7 +195,8 @@ class _GroupLoop(Loop):
         self._complained = -_COMPLAIN_EVERY
 
     def _join(self, conn: Connection) -> bool:
-        return create_group(conn, self._consumer)
+        mine = self._consumer
+        return GroupAdmin(conn).create_group(mine.queue, mine.consumer, **mine.new_group())
 
     def _open(self) -> Batch | None:
         """Open a batch of a partition, or of parked events.
@@ -248,11 +218,11 @@ class _GroupLoop(Loop):
             break
         if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
             self._complained = monotonic()
-            full = self._parking_full()
+            full = parking_full(self._consumer, self._full)
             logger.error("%s", full, extra=self._consumer.log_fields())
             self._consumer.on_error(full, None)
         if self._full and batch is None and self._strict:
-            raise self._parking_full()
+            raise parking_full(self._consumer, self._full)
         return batch
 
     def _more(self, batch: Batch) -> bool:
@@ -267,7 +237,6 @@ class _GroupLoop(Loop):
         self._paused.pop(_partition(batch), None)
 
     def _pause(self, batch: Batch) -> float:
-        """Pause the batch's partition."""
         default = 0.0, Backoff(self._consumer.backoff_first, self._consumer.backoff_cap)
         _, backoff = self._paused.get(_partition(batch), default)
         pause = backoff.pause()
@@ -346,17 +315,13 @@ class _GroupLoop(Loop):
         # Its last event may have been given up by hand.
         time = row["first_time"] or datetime.now(UTC)
         return ParkedBatch(
+            **NO_TICKS,
             id=row["parked_id"],
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
-            prev_tick=0,
-            tick=0,
             prev_tick_time=time,
             tick_time=time,
-            seq_start=0,
-            seq_end=0,
             lag=row["lag"] or timedelta(),
-            sql="",
             validators=self._validators(),
             source=row["events"],
             partition=row["partition"],
@@ -367,32 +332,9 @@ class _GroupLoop(Loop):
             parked_ids=row["pe_ids"],
         )
 
-    def _parking_full(self) -> ParkingFull:
-        partitions = ", ".join(map(str, self._full))
-        return ParkingFull(
-            f"too many events are parked: partition {partitions} of consumer group "
-            f"{self._consumer.consumer} on queue {self._consumer.queue} takes no batches",
-            hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
-            "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
-        )
-
     def _beat(self, conn: Connection) -> None:
         """Tell the others, in the heartbeat's thread."""
         conn.execute(call("group_heartbeat", 1), (self._member,))
-
-
-def create_group(conn: Connection, consumer: GroupConsumer, at_tick: int | None = None) -> bool:
-    """Create a consumer's group; False if it exists already."""
-    return GroupAdmin(conn).create_group(
-        consumer.queue,
-        consumer.consumer,
-        key=consumer.key,
-        partitions=consumer.partitions,
-        lease=consumer.lease,
-        park_limit=consumer.park_limit,
-        at_tick=at_tick,
-        start=consumer.start,
-    )
 
 
 def _partition(batch: Batch) -> int | None:

@@ -49,13 +49,11 @@ class AsyncGroupBatch(AsyncBatch):
         return keys is not None
 
     async def start_over(self, *, in_pieces: bool) -> None:
-        """Forget the retries and dead letters: processing starts again from the first event."""
         self.parking.clear()
         await super().start_over(in_pieces=in_pieces)
 
     @property
     def retried(self) -> int:
-        """The number of events that failed."""
         return len(self.parking.failed)
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:

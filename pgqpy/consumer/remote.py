@@ -260,7 +260,6 @@ class RemoteLoop(TargetLoop):
         self.source_is_ours = True
 
     def _join(self, conn: Connection) -> bool:
-        """Register, and tell the target the position."""
         new = super()._join(conn)
         self._start(conn)
         return new

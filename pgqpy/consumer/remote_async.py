@@ -262,7 +262,6 @@ class AsyncRemoteLoop(AsyncTargetLoop):
         self.source_is_ours = True
 
     async def _join(self, conn: AsyncConnection) -> bool:
-        """Register, and tell the target the position."""
         new = await super()._join(conn)
         await self._start(conn)
         return new

@@ -16,8 +16,10 @@ from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer import Consumer, CoopConsumer, GroupConsumer
+from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.coop import CoopConsumer
+from pgqpy.consumer.group import GroupConsumer
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger

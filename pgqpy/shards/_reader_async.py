@@ -13,8 +13,10 @@ from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer import AsyncConsumer, AsyncCoopConsumer, AsyncGroupConsumer
+from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.coop_async import AsyncCoopConsumer
+from pgqpy.consumer.group_async import AsyncGroupConsumer
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pgqpy._runtime.acompat import Slots
 from pgqpy._runtime.stoppable import Stoppable
-from pgqpy.consumer import Consumer
+from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.remote import TargetConsumer
 from pgqpy.errors import InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
@@ -113,11 +113,9 @@ class ShardedConsumer(Stoppable):
         return made
 
     def _look_again(self) -> None:
-        """Look now whether the map has changed."""
         if self._waker is not None:
             self._waker.wake()
 
     @property
     def claimed(self) -> int:
-        """The number of shards that are claimed."""
         return len(self._share.claimed)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pgqpy._runtime.acompat import AsyncSlots
 from pgqpy._runtime.stoppable_async import AsyncStoppable
-from pgqpy.consumer import AsyncConsumer
+from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.remote_async import AsyncTargetConsumer
 from pgqpy.errors import InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
@@ -110,11 +110,9 @@ class AsyncShardedConsumer(AsyncStoppable):
         return made
 
     def _look_again(self) -> None:
-        """Look now whether the map has changed."""
         if self._waker is not None:
             self._waker.wake()
 
     @property
     def claimed(self) -> int:
-        """The number of shards that are claimed."""
         return len(self._share.claimed)
