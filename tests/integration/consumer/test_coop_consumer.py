@@ -215,11 +215,9 @@ def test_workers_wait_while_a_plain_consumer_has_a_batch_and_say_what_for(
     assert seen_by(conn) == {}
 
 
-def test_workers_have_names_of_their_own_and_time_to_live(dsn: str, queue: str) -> None:
+def test_workers_have_names_of_their_own(dsn: str, queue: str) -> None:
     names = {Worker(dsn, queue=queue).worker_name for _ in range(10)}
     assert len(names) == 10
-    with pytest.raises(ValueError, match=r"dead_after is .* a positive timedelta"):
-        Worker(dsn, queue=queue, dead_after=timedelta())
 
 
 @pytest.mark.usefixtures("fill")
