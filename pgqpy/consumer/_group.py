@@ -9,14 +9,14 @@ from typing import Any
 
 from pgqpy._runtime.checks import COUNT, INTERVAL, TEXT
 from pgqpy._runtime.failure import Failure
-from pgqpy.consumer._settings import ConsumerSettings
+from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.errors import ParkingFull
 from pgqpy.event import Event
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.telemetry._spans import trace_fields
 
 
-class GroupSettings(ConsumerSettings):
+class GroupSettings(WorkerSettings):
     """The settings of a `GroupConsumer`."""
 
     key: str = "ev_extra1"
@@ -29,14 +29,17 @@ class GroupSettings(ConsumerSettings):
     """The silence after which a worker loses its partitions; used when the group is created."""
     park_limit: int = 10_000
     """The maximum parked events of a partition that goes on; used when the group is created."""
-    worker_name: str = ""
-    """The worker's name in lists of partitions; by default machine, process and a number."""
 
     retry_policy: RetryPolicy | None = ExponentialBackoff()
     """The delay before a parked key is retried: seconds after an attempt (from 1) that failed with
     an error, or None: until it is unparked. Without a policy the whole batch is retried."""
 
-    _kinds = ConsumerSettings._kinds | {"key": TEXT, "lease": INTERVAL, "partitions": COUNT}
+    _kinds = WorkerSettings._kinds | {"key": TEXT, "lease": INTERVAL, "partitions": COUNT}
+
+    def log_fields(self, batch: Any = None) -> dict[str, Any]:
+        partition = getattr(batch, "partition", None)
+        of_batch = {} if partition is None else {"partition": partition}
+        return super().log_fields(batch) | of_batch
 
     def new_group(self) -> dict[str, Any]:
         """Return the arguments with which its group is created."""

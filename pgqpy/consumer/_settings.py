@@ -184,3 +184,14 @@ class ConsumerSettings:
             raise error
         attempt = event.retry_count + 1
         return decide(error, attempt, self.retry_policy), attempt
+
+
+class WorkerSettings(ConsumerSettings):
+    """The settings of one of several workers of a consumer."""
+
+    worker_name: str = ""
+    """The name of this worker among the others, and in lists; by default machine, process and a
+    random part."""
+
+    def log_fields(self, batch: Any = None) -> dict[str, Any]:
+        return super().log_fields(batch) | {"worker": self.worker_name}

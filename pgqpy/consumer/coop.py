@@ -18,6 +18,7 @@ from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._heartbeat import start_heartbeat
 from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError
@@ -33,7 +34,7 @@ class _SharedBatch(Batch):
         return sql.FINISH_SHARED_BATCH, (self.queue, self.consumer, self.worker, self.id)
 
 
-class CoopConsumer(Consumer):
+class CoopConsumer(WorkerSettings, Consumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
     Works like `Consumer`; start as many as the work needs, on as many machines. Each event
@@ -50,8 +51,6 @@ class CoopConsumer(Consumer):
     `unregister` unregisters the consumer, with all workers.
     """
 
-    worker_name: str = ""
-    """The name of this worker among those of the consumer; by default unique to the object."""
     batch_size: int | None = 1_000
     """See `Consumer`. The ticks that one worker takes at once are not shared with the
     others."""
@@ -75,9 +74,6 @@ class CoopConsumer(Consumer):
         self.worker_name = worker_name or self.worker_name or unique_name()
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
-
-    def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        return super().log_fields(batch) | {"worker": self.worker_name}
 
     def _kind_of_loop(self) -> type[Loop]:
         return _CoopLoop

@@ -16,6 +16,7 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._heartbeat import start_heartbeat
 from pgqpy.consumer._loop_async import AsyncLoop
+from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PgqError
@@ -31,7 +32,7 @@ class _AsyncSharedBatch(AsyncBatch):
         return sql.FINISH_SHARED_BATCH, (self.queue, self.consumer, self.worker, self.id)
 
 
-class AsyncCoopConsumer(AsyncConsumer):
+class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
     Works like `AsyncConsumer`; start as many as the work needs, on as many machines. Each event
@@ -48,8 +49,6 @@ class AsyncCoopConsumer(AsyncConsumer):
     `unregister` unregisters the consumer, with all workers.
     """
 
-    worker_name: str = ""
-    """The name of this worker among those of the consumer; by default unique to the object."""
     batch_size: int | None = 1_000
     """See `AsyncConsumer`. The ticks that one worker takes at once are not shared with the
     others."""
@@ -73,9 +72,6 @@ class AsyncCoopConsumer(AsyncConsumer):
         self.worker_name = worker_name or self.worker_name or unique_name()
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
-
-    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        return super().log_fields(batch) | {"worker": self.worker_name}
 
     def _kind_of_loop(self) -> type[AsyncLoop]:
         return _AsyncCoopLoop

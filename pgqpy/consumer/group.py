@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from psycopg.rows import dict_row
 
@@ -99,12 +99,6 @@ class GroupConsumer(GroupSettings, Consumer):
         with connect(self.dsn) as conn:
             GroupAdmin(conn).drop_group(self.queue, self.consumer)
         return True
-
-    def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        fields = super().log_fields(batch) | {"worker": self.worker_name}
-        if isinstance(batch, GroupBatch):
-            fields["partition"] = batch.partition
-        return fields
 
     # --- processing
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from psycopg.rows import dict_row
 
@@ -97,12 +97,6 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
         async with await async_connect(self.dsn) as conn:
             await AsyncGroupAdmin(conn).drop_group(self.queue, self.consumer)
         return True
-
-    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        fields = super().log_fields(batch) | {"worker": self.worker_name}
-        if isinstance(batch, AsyncGroupBatch):
-            fields["partition"] = batch.partition
-        return fields
 
     # --- processing
 
