@@ -98,5 +98,4 @@ def silence_limit(database: Database) -> float:
 
 
 def milliseconds(seconds: float) -> str:
-    """Format seconds for the server's time settings."""
     return str(max(1, round(seconds * 1000)))
