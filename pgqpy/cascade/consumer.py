@@ -11,8 +11,8 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy.admin import Admin
 from pgqpy.cascade import _statements as statements
@@ -205,12 +205,16 @@ class CascadedLoop(RemoteLoop):
     #: The DSN of the provider.
     _location: str
 
+    def __init__(self, consumer: CascadedConsumer, waker: Waker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
+        # Nothing notifies of a new provider.
+        self._waits_for_ticks = False
+
     def _join(self, conn: Connection) -> bool:
         return self._consumer.register()
 
     def _open(self) -> Batch | None:
         """Open the next batch of the provider, unless the consumer is paused."""
-        mine = self._consumer
         target = self.target()
         state = read_state(target, *self._names)
         if not state.uptodate:
@@ -221,8 +225,9 @@ class CascadedLoop(RemoteLoop):
             return None
         self._location = str(state.provider_location)
         if self._session.dsn != self._location:
-            listens = Subscription(self._location, mine.queue) if mine.listen else None
-            self._session.move(self._location, listens)
+            self._disconnect()
+            self._session.dsn = self._location
+            self._subscribe(self._location)
             self._started = False
         try:
             return super()._open()
@@ -230,10 +235,6 @@ class CascadedLoop(RemoteLoop):
             # It was moved just now.
             self._started = False
             return None
-
-    def _wait(self) -> None:
-        # Nothing notifies of a new provider.
-        self._session.wait(self._waker, self._consumer.poll_interval, for_tick=False)
 
     def _failed(self, batch: Batch, error: Exception) -> None:
         with suppress(psycopg.Error, PgqError):

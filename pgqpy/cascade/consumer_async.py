@@ -8,8 +8,8 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.planted import NODE, async_refuse_planted
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.cascade import _statements as statements
@@ -206,12 +206,16 @@ class AsyncCascadedLoop(AsyncRemoteLoop):
     #: The DSN of the provider.
     _location: str
 
+    def __init__(self, consumer: AsyncCascadedConsumer, waker: AsyncWaker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
+        # Nothing notifies of a new provider.
+        self._waits_for_ticks = False
+
     async def _join(self, conn: AsyncConnection) -> bool:
         return await self._consumer.register()
 
     async def _open(self) -> AsyncBatch | None:
         """Open the next batch of the provider, unless the consumer is paused."""
-        mine = self._consumer
         target = await self.target()
         state = await async_read_state(target, *self._names)
         if not state.uptodate:
@@ -222,8 +226,9 @@ class AsyncCascadedLoop(AsyncRemoteLoop):
             return None
         self._location = str(state.provider_location)
         if self._session.dsn != self._location:
-            listens = AsyncSubscription(self._location, mine.queue) if mine.listen else None
-            await self._session.move(self._location, listens)
+            await self._disconnect()
+            self._session.dsn = self._location
+            self._subscribe(self._location)
             self._started = False
         try:
             return await super()._open()
@@ -231,10 +236,6 @@ class AsyncCascadedLoop(AsyncRemoteLoop):
             # It was moved just now.
             self._started = False
             return None
-
-    async def _wait(self) -> None:
-        # Nothing notifies of a new provider.
-        await self._session.wait(self._waker, self._consumer.poll_interval, for_tick=False)
 
     async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
         with suppress(psycopg.Error, PgqError):

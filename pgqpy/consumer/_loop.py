@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -40,6 +41,8 @@ from pgqpy.models import BatchStats
 from pgqpy.retry import in_short
 from pgqpy.telemetry._spans import processing_batch
 
+#: The factor by which polls are rarer while notifications of ticks are known to arrive.
+_TRUST = 100
 #: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
 _NO_TICK = 10.0
 _AGAIN = 60.0
@@ -102,6 +105,8 @@ class Loop:
     _pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: The maximum seconds between looks for a batch.
+    _longest_wait = math.inf
     #: The class of the batches.
     _kind: ClassVar[Callable[..., Batch]] = Batch
 
@@ -112,11 +117,13 @@ class Loop:
         self._strict = strict
         self._session = Session(
             consumer.dsn,
-            Subscription(consumer.listen_dsn, consumer.queue) if consumer.listen else None,
             application_name=consumer.session_name(),
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.isolation_level,
         )
+        #: The notifications of ticks; None: it does not listen.
+        self._subscription: Subscription | None = None
+        self._subscribe(consumer.listen_dsn)
         #: Where batches are read; None: on the primary.
         self._standby: Standby | None = None
         if consumer.read_dsn is not None:
@@ -128,6 +135,8 @@ class Loop:
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[Batch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
+        #: Whether nothing but a tick brings a batch.
+        self._waits_for_ticks = consumer.min_lag is None
 
     def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
@@ -147,16 +156,26 @@ class Loop:
                 self._look_for_ticks()
                 break
             # Ticks before the first LISTEN were not notified: poll once more.
-            if not self._session.listen():
+            if self._subscription is None or not self._subscription.open():
                 self._wait()
                 self._look_for_ticks()
         self._leave()
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
 
     def close(self) -> None:
-        self._session.close()
+        self._disconnect()
         if self._standby is not None:
             self._standby.close()
+
+    def _subscribe(self, dsn: str) -> None:
+        if self._consumer.listen:
+            self._subscription = Subscription(dsn, self._consumer.queue)
+
+    def _disconnect(self) -> None:
+        """Close all connections; the next use opens them again."""
+        self._session.close()
+        if self._subscription is not None:
+            self._subscription.close()
 
     def _join(self, conn: Connection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
@@ -164,8 +183,14 @@ class Loop:
         return Admin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     def _wait(self) -> None:
-        for_tick = self._consumer.min_lag is None
-        self._session.wait(self._waker, self._consumer.poll_interval, for_tick=for_tick)
+        seconds = self._consumer.poll_interval
+        if self._subscription is None:
+            self._waker.wait(min(seconds, self._longest_wait))
+            return
+        if self._waits_for_ticks and self._subscription.works:
+            # Polling only covers a connection that dies unnoticed.
+            seconds *= _TRUST
+        self._subscription.wait(self._waker, min(seconds, self._longest_wait))
 
     def _leave(self) -> None:
         """Clean up when `run` ends without an error."""
@@ -177,7 +202,7 @@ class Loop:
         self._look_at = monotonic() + _AGAIN
         queue = self._consumer.queue
         try:
-            (info,) = Admin(self._session.asking()).get_queue_info(queue)
+            (info,) = Admin(self._asking()).get_queue_info(queue)
         except PgqError:
             return  # The next step meets it, too.
         lag = info.ticker_lag or timedelta()
@@ -241,9 +266,16 @@ class Loop:
 
     # --- opening
 
+    def _asking(self) -> Connection:
+        """Return the connection for opening the next batch; later notifications are new."""
+        conn = self._session.working()
+        if self._subscription is not None:
+            self._subscription.ask()
+        return conn
+
     def _open(self) -> Batch | None:
         """Open the next batch, or get the one that is still open, and commit."""
-        conn = self._session.asking()
+        conn = self._asking()
         (row,) = fetch(conn, *self._statement(), dict_row, binary=True)
         return None if row["batch_id"] is None else self._made(row)
 
@@ -277,7 +309,7 @@ class Loop:
     def _validators(self) -> Validators | None:
         if not self._consumer.check_contracts:
             return None
-        return self._contracts.read(self._session.asking())
+        return self._contracts.read(self._asking())
 
     # --- processing
 
@@ -314,7 +346,7 @@ class Loop:
     def _more(self, batch: Batch) -> bool:
         """Whether there may be a batch after this one."""
         # A poll in vain is a fifth of the cost of a small batch.
-        return not self._session.up_to_date(batch.tick)
+        return self._subscription is None or not self._subscription.up_to_date(batch.tick)
 
     # --- failures
 
@@ -355,7 +387,7 @@ class Loop:
     def _reconnect(self, error: Exception, batch: Batch | None = None) -> None:
         """Close the connections that broke, and pause; the next use opens them again."""
         away = self._session.lost or isinstance(error, ConnectionFailed)
-        self._session.close()
+        self._disconnect()
         what = "lost the database" if away else "got no batch"
         self._rest(what, self._losses, error, batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
@@ -37,6 +38,8 @@ from pgqpy.models import BatchStats
 from pgqpy.retry import in_short
 from pgqpy.telemetry._spans import processing_batch
 
+#: The factor by which polls are rarer while notifications of ticks are known to arrive.
+_TRUST = 100
 #: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
 _NO_TICK = 10.0
 _AGAIN = 60.0
@@ -101,6 +104,8 @@ class AsyncLoop:
     _pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: The maximum seconds between looks for a batch.
+    _longest_wait = math.inf
     #: The class of the batches.
     _kind: ClassVar[Callable[..., AsyncBatch]] = AsyncBatch
 
@@ -111,11 +116,13 @@ class AsyncLoop:
         self._strict = strict
         self._session = AsyncSession(
             consumer.dsn,
-            AsyncSubscription(consumer.listen_dsn, consumer.queue) if consumer.listen else None,
             application_name=consumer.session_name(),
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.isolation_level,
         )
+        #: The notifications of ticks; None: it does not listen.
+        self._subscription: AsyncSubscription | None = None
+        self._subscribe(consumer.listen_dsn)
         #: Where batches are read; None: on the primary.
         self._standby: AsyncStandby | None = None
         if consumer.read_dsn is not None:
@@ -127,6 +134,8 @@ class AsyncLoop:
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[AsyncBatch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
+        #: Whether nothing but a tick brings a batch.
+        self._waits_for_ticks = consumer.min_lag is None
 
     async def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
@@ -146,16 +155,26 @@ class AsyncLoop:
                 await self._look_for_ticks()
                 break
             # Ticks before the first LISTEN were not notified: poll once more.
-            if not await self._session.listen():
+            if self._subscription is None or not await self._subscription.open():
                 await self._wait()
                 await self._look_for_ticks()
         await self._leave()
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._disconnect()
         if self._standby is not None:
             await self._standby.close()
+
+    def _subscribe(self, dsn: str) -> None:
+        if self._consumer.listen:
+            self._subscription = AsyncSubscription(dsn, self._consumer.queue)
+
+    async def _disconnect(self) -> None:
+        """Close all connections; the next use opens them again."""
+        await self._session.close()
+        if self._subscription is not None:
+            await self._subscription.close()
 
     async def _join(self, conn: AsyncConnection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
@@ -163,8 +182,14 @@ class AsyncLoop:
         return await AsyncAdmin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
 
     async def _wait(self) -> None:
-        for_tick = self._consumer.min_lag is None
-        await self._session.wait(self._waker, self._consumer.poll_interval, for_tick=for_tick)
+        seconds = self._consumer.poll_interval
+        if self._subscription is None:
+            await self._waker.wait(min(seconds, self._longest_wait))
+            return
+        if self._waits_for_ticks and self._subscription.works:
+            # Polling only covers a connection that dies unnoticed.
+            seconds *= _TRUST
+        await self._subscription.wait(self._waker, min(seconds, self._longest_wait))
 
     async def _leave(self) -> None:
         """Clean up when `run` ends without an error."""
@@ -176,7 +201,7 @@ class AsyncLoop:
         self._look_at = monotonic() + _AGAIN
         queue = self._consumer.queue
         try:
-            (info,) = await AsyncAdmin(await self._session.asking()).get_queue_info(queue)
+            (info,) = await AsyncAdmin(await self._asking()).get_queue_info(queue)
         except PgqError:
             return  # The next step meets it, too.
         lag = info.ticker_lag or timedelta()
@@ -240,9 +265,16 @@ class AsyncLoop:
 
     # --- opening
 
+    async def _asking(self) -> AsyncConnection:
+        """Return the connection for opening the next batch; later notifications are new."""
+        conn = await self._session.working()
+        if self._subscription is not None:
+            self._subscription.ask()
+        return conn
+
     async def _open(self) -> AsyncBatch | None:
         """Open the next batch, or get the one that is still open, and commit."""
-        conn = await self._session.asking()
+        conn = await self._asking()
         (row,) = await async_fetch(conn, *self._statement(), dict_row, binary=True)
         return None if row["batch_id"] is None else await self._made(row)
 
@@ -276,7 +308,7 @@ class AsyncLoop:
     async def _validators(self) -> Validators | None:
         if not self._consumer.check_contracts:
             return None
-        return await self._contracts.read(await self._session.asking())
+        return await self._contracts.read(await self._asking())
 
     # --- processing
 
@@ -313,7 +345,7 @@ class AsyncLoop:
     def _more(self, batch: AsyncBatch) -> bool:
         """Whether there may be a batch after this one."""
         # A poll in vain is a fifth of the cost of a small batch.
-        return not self._session.up_to_date(batch.tick)
+        return self._subscription is None or not self._subscription.up_to_date(batch.tick)
 
     # --- failures
 
@@ -354,7 +386,7 @@ class AsyncLoop:
     async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
         """Close the connections that broke, and pause; the next use opens them again."""
         away = self._session.lost or isinstance(error, ConnectionFailed)
-        await self._session.close()
+        await self._disconnect()
         what = "lost the database" if away else "got no batch"
         await self._rest(what, self._losses, error, batch)
 

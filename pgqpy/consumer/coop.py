@@ -88,13 +88,14 @@ class _CoopLoop(Loop):
     def __init__(self, consumer: CoopConsumer, waker: Waker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
         self._member = consumer.queue, consumer.consumer, consumer.worker_name
-        self._quarter = consumer.dead_after.total_seconds() / 4
+        # No notification is sent when a worker dies.
+        self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
         self._at_work_on: int | None = None
         self._heartbeat = start_heartbeat(
             consumer,
             consumer.worker_name,
             self._beat,
-            self._quarter,
+            quarter,
             needed=lambda: self._at_work_on is not None,
         )
 
@@ -113,16 +114,6 @@ class _CoopLoop(Loop):
         batch = super()._open()
         self._at_work_on = None if batch is None else batch.id
         return batch
-
-    def _wait(self) -> None:
-        """Wait for a batch, or until it is time to look whether a worker is gone."""
-        # No notification is sent when a worker dies.
-        self._session.wait(
-            self._waker,
-            min(self._consumer.poll_interval, self._quarter),
-            for_tick=self._consumer.min_lag is None,
-            at_most=self._quarter,
-        )
 
     def _done(self, batch: Batch) -> None:
         self._at_work_on = None

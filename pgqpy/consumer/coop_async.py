@@ -86,13 +86,14 @@ class _AsyncCoopLoop(AsyncLoop):
     def __init__(self, consumer: AsyncCoopConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
         self._member = consumer.queue, consumer.consumer, consumer.worker_name
-        self._quarter = consumer.dead_after.total_seconds() / 4
+        # No notification is sent when a worker dies.
+        self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
         self._at_work_on: int | None = None
         self._heartbeat = start_heartbeat(
             consumer,
             consumer.worker_name,
             self._beat,
-            self._quarter,
+            quarter,
             needed=lambda: self._at_work_on is not None,
         )
 
@@ -111,16 +112,6 @@ class _AsyncCoopLoop(AsyncLoop):
         batch = await super()._open()
         self._at_work_on = None if batch is None else batch.id
         return batch
-
-    async def _wait(self) -> None:
-        """Wait for a batch, or until it is time to look whether a worker is gone."""
-        # No notification is sent when a worker dies.
-        await self._session.wait(
-            self._waker,
-            min(self._consumer.poll_interval, self._quarter),
-            for_tick=self._consumer.min_lag is None,
-            at_most=self._quarter,
-        )
 
     async def _done(self, batch: AsyncBatch) -> None:
         self._at_work_on = None

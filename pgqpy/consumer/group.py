@@ -175,6 +175,8 @@ class _GroupLoop(Loop):
 
     def __init__(self, consumer: GroupConsumer, waker: Waker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
+        # No notification is sent for free partitions, or for parked keys that are due.
+        self._waits_for_ticks = False
         self._member: int | None = None
         self._heartbeat: Heartbeat | None = None
         self._key_sql = ""
@@ -198,7 +200,7 @@ class _GroupLoop(Loop):
         Raises ParkingFull if it is strict, and there are none since too many events are parked.
         """
         while True:
-            conn = self._session.asking()
+            conn = self._asking()
             try:
                 batch = self._open_as_member(conn)
             except LeaseLost as error:
@@ -222,10 +224,6 @@ class _GroupLoop(Loop):
     def _more(self, batch: Batch) -> bool:
         """Whether there may be more: other partitions may have batches."""
         return True
-
-    def _wait(self) -> None:
-        # No notification is sent for free partitions, or for parked keys that are due.
-        self._session.wait(self._waker, self._consumer.poll_interval, for_tick=False)
 
     def _done(self, batch: Batch) -> None:
         self._paused.pop(_partition(batch), None)

@@ -173,6 +173,8 @@ class _AsyncGroupLoop(AsyncLoop):
 
     def __init__(self, consumer: AsyncGroupConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
+        # No notification is sent for free partitions, or for parked keys that are due.
+        self._waits_for_ticks = False
         self._member: int | None = None
         self._heartbeat: Heartbeat | None = None
         self._key_sql = ""
@@ -198,7 +200,7 @@ class _AsyncGroupLoop(AsyncLoop):
         Raises ParkingFull if it is strict, and there are none since too many events are parked.
         """
         while True:
-            conn = await self._session.asking()
+            conn = await self._asking()
             try:
                 batch = await self._open_as_member(conn)
             except LeaseLost as error:
@@ -222,10 +224,6 @@ class _AsyncGroupLoop(AsyncLoop):
     def _more(self, batch: AsyncBatch) -> bool:
         """Whether there may be more: other partitions may have batches."""
         return True
-
-    async def _wait(self) -> None:
-        # No notification is sent for free partitions, or for parked keys that are due.
-        await self._session.wait(self._waker, self._consumer.poll_interval, for_tick=False)
 
     async def _done(self, batch: AsyncBatch) -> None:
         self._paused.pop(_partition(batch), None)

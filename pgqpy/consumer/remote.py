@@ -182,7 +182,6 @@ class TargetLoop(Loop):
         super().__init__(consumer, waker, strict=strict)
         self._target = Session(
             consumer.target_dsn,
-            None,
             application_name=f"pgqpy {consumer.consumer}"[:63],
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.target_isolation_level,

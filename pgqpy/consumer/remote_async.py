@@ -184,7 +184,6 @@ class AsyncTargetLoop(AsyncLoop):
         super().__init__(consumer, waker, strict=strict)
         self._target = AsyncSession(
             consumer.target_dsn,
-            None,
             application_name=f"pgqpy {consumer.consumer}"[:63],
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.target_isolation_level,
