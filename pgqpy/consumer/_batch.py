@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -49,6 +49,9 @@ class BatchFields:
     in_pieces: bool = field(default=False, init=False, repr=False)
     #: Called with the events as they are read, if telemetry is on.
     watch: Callable[[list[Event]], None] | None = field(default=None, init=False, repr=False)
+
+    #: What finishes it, if not pgq.finish_batch().
+    finish_statement: tuple[bytes, Sequence[Any]] | None = field(default=None, repr=False)
 
     #: Whether the queue has the batch, so that a failure can be recorded there.
     is_of_queue: ClassVar[bool] = True

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -127,8 +126,7 @@ class Loop:
         #: Where batches are read; None: on the primary.
         self._standby: Standby | None = None
         if consumer.read_dsn is not None:
-            connect = partial(self._session.connect_to_read, consumer.read_dsn)
-            self._standby = Standby(consumer, waker, connect, self._session.reading)
+            self._standby = Standby(consumer, waker, self._session, consumer.read_dsn)
         self._contracts = Contracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)

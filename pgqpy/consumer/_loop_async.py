@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -126,8 +125,7 @@ class AsyncLoop:
         #: Where batches are read; None: on the primary.
         self._standby: AsyncStandby | None = None
         if consumer.read_dsn is not None:
-            connect = partial(self._session.connect_to_read, consumer.read_dsn)
-            self._standby = AsyncStandby(consumer, waker, connect, self._session.reading)
+            self._standby = AsyncStandby(consumer, waker, self._session, consumer.read_dsn)
         self._contracts = AsyncContracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.session import Session
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection import Connection
 from pgqpy.consumer._batch import BatchFields
@@ -41,16 +42,12 @@ class Standby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
-        self,
-        consumer: ConsumerSettings,
-        waker: Waker,
-        connect: Callable[[], Connection],
-        primary: Callable[[], Connection],
+        self, consumer: ConsumerSettings, waker: Waker, primary: Session, dsn: str
     ) -> None:
         self._consumer = consumer
         self._waker = waker
-        self._connect = connect
         self._primary = primary
+        self._dsn = dsn
         self._conn: Connection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
@@ -109,7 +106,7 @@ class Standby:
 
     def _try(self, batch: BatchFields, work: Callable[[Connection, str], T]) -> T:
         if self._conn is None or self._conn.closed:
-            self._conn = self._connect()
+            self._conn = self._primary.connect_to_read(self._dsn)
             self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = fetch(self._conn, HAS_REPLAYED, place)
@@ -129,7 +126,8 @@ class Standby:
     def _check_copy(self, conn: Connection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        if fetch(conn, DATABASE) == fetch(self._primary(), DATABASE):
+        primary = self._primary.reading()
+        if fetch(conn, DATABASE) == fetch(primary, DATABASE):
             return
         conn.close()
         raise NotReplayed(

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._batch import BatchFields
@@ -38,16 +39,12 @@ class AsyncStandby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
-        self,
-        consumer: ConsumerSettings,
-        waker: AsyncWaker,
-        connect: Callable[[], Awaitable[AsyncConnection]],
-        primary: Callable[[], Awaitable[AsyncConnection]],
+        self, consumer: ConsumerSettings, waker: AsyncWaker, primary: AsyncSession, dsn: str
     ) -> None:
         self._consumer = consumer
         self._waker = waker
-        self._connect = connect
         self._primary = primary
+        self._dsn = dsn
         self._conn: AsyncConnection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
@@ -110,7 +107,7 @@ class AsyncStandby:
         self, batch: BatchFields, work: Callable[[AsyncConnection, str], Awaitable[T]]
     ) -> T:
         if self._conn is None or self._conn.closed:
-            self._conn = await self._connect()
+            self._conn = await self._primary.connect_to_read(self._dsn)
             await self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
         ((replayed,),) = await async_fetch(self._conn, HAS_REPLAYED, place)
@@ -130,7 +127,8 @@ class AsyncStandby:
     async def _check_copy(self, conn: AsyncConnection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        if await async_fetch(conn, DATABASE) == await async_fetch(await self._primary(), DATABASE):
+        primary = await self._primary.reading()
+        if await async_fetch(conn, DATABASE) == await async_fetch(primary, DATABASE):
             return
         await conn.close()
         raise NotReplayed(

@@ -92,7 +92,7 @@ class AsyncBatch(BatchFields):
         self.in_pieces = in_pieces
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return call("finish_batch", 1), (self.id,)
+        return self.finish_statement or (call("finish_batch", 1), (self.id,))
 
     async def close(self) -> None:
         """Stop reading, if there is more to read."""

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Unpack
 
@@ -22,16 +20,6 @@ from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError
-
-
-@dataclass(eq=False, kw_only=True)
-class _SharedBatch(Batch):
-    """A batch that only its worker may finish."""
-
-    worker: str
-
-    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return sql.FINISH_SHARED_BATCH, (self.queue, self.consumer, self.worker, self.id)
 
 
 class CoopConsumer(WorkerSettings, Consumer):
@@ -83,7 +71,6 @@ class _CoopLoop(Loop):
     """The run of a worker, with a heartbeat while it has a batch."""
 
     _consumer: CoopConsumer
-    _kind = _SharedBatch
 
     def __init__(self, consumer: CoopConsumer, waker: Waker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
@@ -138,7 +125,9 @@ class _CoopLoop(Loop):
         return sql.NEXT_SHARED_BATCH, [*self._member, *options]
 
     def _made(self, row: dict[str, Any], **more: Any) -> Batch:
-        return super()._made(row, worker=self._consumer.worker_name)
+        # Only its worker may finish it.
+        finish = sql.FINISH_SHARED_BATCH, (*self._member, row["batch_id"])
+        return super()._made(row, finish_statement=finish)
 
     def _beat(self, conn: Connection) -> None:
         """Tell the others, in the heartbeat's thread."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Unpack
 
@@ -20,16 +18,6 @@ from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PgqError
-
-
-@dataclass(eq=False, kw_only=True)
-class _AsyncSharedBatch(AsyncBatch):
-    """A batch that only its worker may finish."""
-
-    worker: str
-
-    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return sql.FINISH_SHARED_BATCH, (self.queue, self.consumer, self.worker, self.id)
 
 
 class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
@@ -81,7 +69,6 @@ class _AsyncCoopLoop(AsyncLoop):
     """The run of a worker, with a heartbeat while it has a batch."""
 
     _consumer: AsyncCoopConsumer
-    _kind = _AsyncSharedBatch
 
     def __init__(self, consumer: AsyncCoopConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
@@ -136,7 +123,9 @@ class _AsyncCoopLoop(AsyncLoop):
         return sql.NEXT_SHARED_BATCH, [*self._member, *options]
 
     async def _made(self, row: dict[str, Any], **more: Any) -> AsyncBatch:
-        return await super()._made(row, worker=self._consumer.worker_name)
+        # Only its worker may finish it.
+        finish = sql.FINISH_SHARED_BATCH, (*self._member, row["batch_id"])
+        return await super()._made(row, finish_statement=finish)
 
     def _beat(self, conn: Connection) -> None:
         """Tell the others, in the heartbeat's thread."""

@@ -115,7 +115,7 @@ class GroupConsumer(GroupSettings, Consumer):
         process = partial(self._process_unless_parked, traced, batch)
         if self.concurrency > 1:
             if batch.parking.keys is None:
-                self._read_keys(batch)
+                batch.read_keys(self.dsn)
             batch.order = KeyOrder(self.concurrency, batch.parking.key_of)
             process = partial(batch.order.process, process)
             at_once = self.concurrency * WAITING
@@ -144,19 +144,10 @@ class GroupConsumer(GroupSettings, Consumer):
     def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
         failure, attempt = self._decide(event, error)
         if batch.parking.keys is None:
-            self._read_keys(batch)
+            batch.read_keys(self.dsn)
         batch.parking.park(event.id, failure.reason, failure.delay)
         log_parked(self.log_fields(batch), event, attempt, failure)
         self.on_event_failed(event, error, failure.delay)
-
-    # --- helpers
-
-    def _read_keys(self, batch: GroupBatch) -> None:
-        if batch.read_keys_elsewhere():
-            return
-        # On a separate connection: this is not one of the event's effects.
-        with connect(self.dsn, prepare_threshold=None) as conn:
-            batch.read_keys(conn)
 
     def _kind_of_loop(self) -> type[Loop]:
         return _GroupLoop
@@ -297,7 +288,7 @@ class _GroupLoop(Loop):
         place["key_sql"] = self._key_sql
         batch = cast(GroupBatch, self._made(row, **place))
         if consumer.concurrency > 1 and self._standby is None:
-            batch.read_keys(conn)
+            batch.parking.keys = dict(batch.keys_on(conn))
         return batch
 
     def _open_parked(self, conn: Connection, member: int) -> Batch | None:

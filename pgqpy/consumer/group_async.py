@@ -113,7 +113,7 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
         process = partial(self._process_unless_parked, traced, batch)
         if self.concurrency > 1:
             if batch.parking.keys is None:
-                await self._read_keys(batch)
+                await batch.read_keys(self.dsn)
             batch.order = AsyncKeyOrder(self.concurrency, batch.parking.key_of)
             process = partial(batch.order.process, process)
             at_once = self.concurrency * WAITING
@@ -142,19 +142,10 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
     async def _park(self, batch: AsyncGroupBatch, event: Event, error: Exception) -> None:
         failure, attempt = self._decide(event, error)
         if batch.parking.keys is None:
-            await self._read_keys(batch)
+            await batch.read_keys(self.dsn)
         batch.parking.park(event.id, failure.reason, failure.delay)
         log_parked(self.log_fields(batch), event, attempt, failure)
         await self.on_event_failed(event, error, failure.delay)
-
-    # --- helpers
-
-    async def _read_keys(self, batch: AsyncGroupBatch) -> None:
-        if await batch.read_keys_elsewhere():
-            return
-        # On a separate connection: this is not one of the event's effects.
-        async with await async_connect(self.dsn, prepare_threshold=None) as conn:
-            await batch.read_keys(conn)
 
     def _kind_of_loop(self) -> type[AsyncLoop]:
         return _AsyncGroupLoop
@@ -297,7 +288,7 @@ class _AsyncGroupLoop(AsyncLoop):
         place["key_sql"] = self._key_sql
         batch = cast(AsyncGroupBatch, await self._made(row, **place))
         if consumer.concurrency > 1 and self._standby is None:
-            await batch.read_keys(conn)
+            batch.parking.keys = dict(await batch.keys_on(conn))
         return batch
 
     async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.statements import call
-from pgqpy.connection import Connection
+from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import KeyOrder
@@ -33,23 +33,22 @@ class GroupBatch(Batch):
     #: Set if several events are processed at once.
     order: KeyOrder | None = field(default=None, init=False, repr=False)
 
-    def read_keys(self, conn: Connection) -> None:
-        """Read the keys of the events on the primary."""
-        self.parking.keys = dict(fetch(conn, call("group_batch_keys", 1), (self.id,)))
+    def read_keys(self, dsn: str) -> None:
+        """Read the keys of the events, on the standby if there is one."""
+        keys = None if self.elsewhere is None else self.elsewhere.use(self, self._keys_there)
+        if keys is None:
+            # On a separate connection: this is not one of the event's effects.
+            with connect(dsn, prepare_threshold=None) as conn:
+                keys = self.keys_on(conn)
+        self.parking.keys = dict(keys)
 
-    def read_keys_elsewhere(self) -> bool:
-        """Read them on a standby, if there is one; False if the primary is to be read."""
-        if self.elsewhere is None:
-            return False
+    def keys_on(self, primary: Connection) -> list[tuple[int, str]]:
+        """Return the keys of the events."""
+        return fetch(primary, call("group_batch_keys", 1), (self.id,))
 
-        def read(conn: Connection, query: str) -> list[tuple[int, str]]:
-            statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
-            return fetch(conn, statement.encode())
-
-        keys = self.elsewhere.use(self, read)
-        if keys is not None:
-            self.parking.keys = dict(keys)
-        return keys is not None
+    def _keys_there(self, conn: Connection, query: str) -> list[tuple[int, str]]:
+        statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
+        return fetch(conn, statement.encode())
 
     def start_over(self, *, in_pieces: bool) -> None:
         self.parking.clear()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.statements import call
-from pgqpy.connection_async import AsyncConnection
+from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._batch import Parking
 from pgqpy.consumer._concurrency import AsyncKeyOrder
@@ -30,23 +30,22 @@ class AsyncGroupBatch(AsyncBatch):
     #: Set if several events are processed at once.
     order: AsyncKeyOrder | None = field(default=None, init=False, repr=False)
 
-    async def read_keys(self, conn: AsyncConnection) -> None:
-        """Read the keys of the events on the primary."""
-        self.parking.keys = dict(await async_fetch(conn, call("group_batch_keys", 1), (self.id,)))
+    async def read_keys(self, dsn: str) -> None:
+        """Read the keys of the events, on the standby if there is one."""
+        keys = None if self.elsewhere is None else await self.elsewhere.use(self, self._keys_there)
+        if keys is None:
+            # On a separate connection: this is not one of the event's effects.
+            async with await async_connect(dsn, prepare_threshold=None) as conn:
+                keys = await self.keys_on(conn)
+        self.parking.keys = dict(keys)
 
-    async def read_keys_elsewhere(self) -> bool:
-        """Read them on a standby, if there is one; False if the primary is to be read."""
-        if self.elsewhere is None:
-            return False
+    async def keys_on(self, primary: AsyncConnection) -> list[tuple[int, str]]:
+        """Return the keys of the events."""
+        return await async_fetch(primary, call("group_batch_keys", 1), (self.id,))
 
-        async def read(conn: AsyncConnection, query: str) -> list[tuple[int, str]]:
-            statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
-            return await async_fetch(conn, statement.encode())
-
-        keys = await self.elsewhere.use(self, read)
-        if keys is not None:
-            self.parking.keys = dict(keys)
-        return keys is not None
+    async def _keys_there(self, conn: AsyncConnection, query: str) -> list[tuple[int, str]]:
+        statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
+        return await async_fetch(conn, statement.encode())
 
     async def start_over(self, *, in_pieces: bool) -> None:
         self.parking.clear()
