@@ -27,7 +27,7 @@ from pgqpy._delivery import (
 )
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
-from pgqpy._runtime.contracts import Contracts, fitting
+from pgqpy._runtime.contracts import Contracts
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
@@ -202,10 +202,13 @@ class Producer:
     ) -> Iterable[AnyEvent]:
         """Return the events; reading them raises at the first one that is not for here."""
         if self._shards is not None:
-            check = self._enter(conn, self._shards)
-            events = _with_keys(check, events, shard_key)
+            check_key = self._enter(conn, self._shards)
+            if shard_key is None:
+                check_key(None)
+            else:
+                events = _checking(lambda event: check_key(shard_key(event)), events)
         if self._contracts is not None:
-            events = fitting(self._contracts.read(conn), events)
+            events = _checking((self._contracts.read(conn)).check_new, events)
         return events
 
     def _insert(self, conn: Connection, fields: Sequence[str | None]) -> int:
@@ -304,17 +307,10 @@ class _Writer(LibpqWriter):
         super().write(data)
 
 
-def _with_keys(
-    check: Callable[[Any], None],
-    events: Iterable[AnyEvent],
-    shard_key: Callable[[Any], str] | None,
-) -> Iterator[AnyEvent]:
-    if shard_key is None:
-        check(None)
-    else:
-        for event in each(events):
-            check(shard_key(event))
-            yield event
+def _checking(check: Callable[[Any], None], events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+    for event in each(events):
+        check(event)
+        yield event
 
 
 def _require_usable(conn: object) -> None:

@@ -24,7 +24,7 @@ from pgqpy._delivery import (
 )
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
-from pgqpy._runtime.contracts_async import AsyncContracts, async_fitting
+from pgqpy._runtime.contracts_async import AsyncContracts
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
@@ -199,10 +199,13 @@ class AsyncProducer:
     ) -> Iterable[AnyEvent] | AsyncIterable[AnyEvent]:
         """Return the events; reading them raises at the first one that is not for here."""
         if self._shards is not None:
-            check = await self._enter(conn, self._shards)
-            events = _with_keys(check, events, shard_key)
+            check_key = await self._enter(conn, self._shards)
+            if shard_key is None:
+                check_key(None)
+            else:
+                events = _checking(lambda event: check_key(shard_key(event)), events)
         if self._contracts is not None:
-            events = async_fitting(await self._contracts.read(conn), events)
+            events = _checking((await self._contracts.read(conn)).check_new, events)
         return events
 
     async def _insert(self, conn: AsyncConnection, fields: Sequence[str | None]) -> int:
@@ -301,17 +304,12 @@ class _AsyncWriter(AsyncLibpqWriter):
         await super().write(data)
 
 
-async def _with_keys(
-    check: Callable[[Any], None],
-    events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
-    shard_key: Callable[[Any], str] | None,
+async def _checking(
+    check: Callable[[Any], None], events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
 ) -> AsyncIterator[AnyEvent]:
-    if shard_key is None:
-        check(None)
-    else:
-        async for event in async_each(events):
-            check(shard_key(event))
-            yield event
+    async for event in async_each(events):
+        check(event)
+        yield event
 
 
 def _require_usable(conn: object) -> None:

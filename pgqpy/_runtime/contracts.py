@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pgqpy._delivery import AnyEvent
-from pgqpy._runtime.acompat import each
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.contract import Validators
-from pgqpy._wire.statements import padded
 from pgqpy.connection import Connection
 
 _VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s) where not captured"
@@ -39,11 +35,3 @@ class Contracts:
             contracts = fetch(conn, _CONTRACTS, [self._queue])
             self._known[versions] = Validators(self._queue, contracts)
         return self._known[versions]
-
-
-def fitting(validators: Validators, events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
-    """Yield the events. Raises ContractViolation at the first one that does not fit."""
-    for event in each(events):
-        row = padded(event)
-        validators.check(row[0], row[1])
-        yield event

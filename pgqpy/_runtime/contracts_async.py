@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
-from pgqpy._delivery import AnyEvent
-from pgqpy._runtime.acompat import async_each
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.contract import Validators
-from pgqpy._wire.statements import padded
 from pgqpy.connection_async import AsyncConnection
 
 _VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s) where not captured"
@@ -36,13 +32,3 @@ class AsyncContracts:
             contracts = await async_fetch(conn, _CONTRACTS, [self._queue])
             self._known[versions] = Validators(self._queue, contracts)
         return self._known[versions]
-
-
-async def async_fitting(
-    validators: Validators, events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
-) -> AsyncIterator[AnyEvent]:
-    """Yield the events. Raises ContractViolation at the first one that does not fit."""
-    async for event in async_each(events):
-        row = padded(event)
-        validators.check(row[0], row[1])
-        yield event
