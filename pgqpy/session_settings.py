@@ -7,6 +7,7 @@ binary (see `pgqpy._wire.statements.Array`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
@@ -54,8 +55,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def with_defaults(dsn: str, settings: dict[str, Any]) -> str:
+def with_defaults(
+    dsn: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
+) -> str:
     """Return a connection string with these settings, and the defaults of what nothing says."""
-    told = dsns.parse(dsn) | settings
-    defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    return make_conninfo(dsn, **defaults | settings | ENCODING)
+    told = {**dsns.parse(dsn), **settings}
+    untold = {key: value for key, value in defaults.items() if key not in told}
+    return make_conninfo(dsn, **untold, **{**settings, **ENCODING})

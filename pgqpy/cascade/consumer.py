@@ -191,7 +191,7 @@ class CascadedConsumer(SerialConsumer):
         return False
 
     def _end(self, target: Connection, batch: Batch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         # Another process with this name may have been faster.
         _check_follows(batch, lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick

@@ -192,7 +192,7 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         return False
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         # Another process with this name may have been faster.
         _check_follows(batch, await async_lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from pgqpy._runtime.failure import storable
 from pgqpy._wire.contract import Validators
+from pgqpy.errors import PgqError
 from pgqpy.event import Event, Retries
 from pgqpy.models import BatchStats
 
@@ -66,6 +67,15 @@ class BatchFields:
         """What a target records of it."""
         ticks = self.prev_tick, self.prev_tick_time, self.tick, self.tick_time
         return self.consumer, self.queue, self.id, *ticks
+
+    def refuse_retries(self) -> None:
+        """Raise PgqError if an event was retried, or given up: its consumer keeps the order."""
+        if self.retries:
+            raise PgqError(
+                f"an event of batch {self.id} was retried or given up, but consumer "
+                f"{self.consumer} keeps the order of events",
+                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
+            )
 
     def stats(self, seconds: float) -> BatchStats:
         """Return the report of the batch, which is finished."""

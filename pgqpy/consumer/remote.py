@@ -161,16 +161,8 @@ class SerialConsumer(RemoteConsumer):
     """
 
     def _end(self, target: Connection, batch: Batch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         super()._end(target, batch)
-
-    def _check_order(self, batch: Batch) -> None:
-        if batch.retries:
-            raise PgqError(
-                f"an event of batch {batch.id} was retried or given up, but consumer "
-                f"{batch.consumer} keeps the order of events",
-                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
-            )
 
 
 class TargetLoop(Loop):

@@ -163,16 +163,8 @@ class AsyncSerialConsumer(AsyncRemoteConsumer):
     """
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         await super()._end(target, batch)
-
-    def _check_order(self, batch: AsyncBatch) -> None:
-        if batch.retries:
-            raise PgqError(
-                f"an event of batch {batch.id} was retried or given up, but consumer "
-                f"{batch.consumer} keeps the order of events",
-                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
-            )
 
 
 class AsyncTargetLoop(AsyncLoop):
