@@ -11,7 +11,6 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.planted import NODE, refuse_planted
 from pgqpy.admin import Admin
@@ -202,13 +201,10 @@ class CascadedLoop(RemoteLoop):
     """The run of a consumer, with batches of the node that its state names."""
 
     _consumer: CascadedConsumer
+    # A new provider.
+    _unannounced = True
     #: The DSN of the provider.
     _location: str
-
-    def __init__(self, consumer: CascadedConsumer, waker: Waker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        # Nothing notifies of a new provider.
-        self._waits_for_ticks = False
 
     def _join(self, conn: Connection) -> bool:
         return self._consumer.register()

@@ -8,7 +8,6 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.planted import NODE, async_refuse_planted
 from pgqpy.admin_async import AsyncAdmin
@@ -203,13 +202,10 @@ class AsyncCascadedLoop(AsyncRemoteLoop):
     """The run of a consumer, with batches of the node that its state names."""
 
     _consumer: AsyncCascadedConsumer
+    # A new provider.
+    _unannounced = True
     #: The DSN of the provider.
     _location: str
-
-    def __init__(self, consumer: AsyncCascadedConsumer, waker: AsyncWaker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        # Nothing notifies of a new provider.
-        self._waits_for_ticks = False
 
     async def _join(self, conn: AsyncConnection) -> bool:
         return await self._consumer.register()

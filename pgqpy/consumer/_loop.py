@@ -104,6 +104,8 @@ class Loop:
     _pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: Whether batches come that no notification announces.
+    _unannounced = False
     #: The maximum seconds between looks for a batch.
     _longest_wait = math.inf
     #: The class of the batches.
@@ -112,6 +114,7 @@ class Loop:
     def __init__(self, consumer: Hooks, waker: Waker, *, strict: bool) -> None:
         """With ``strict`` any error ends it."""
         self._consumer = consumer
+        self._names = consumer.queue, consumer.consumer
         self._waker = waker
         self._strict = strict
         self._session = Session(
@@ -133,8 +136,6 @@ class Loop:
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[Batch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
-        #: Whether nothing but a tick brings a batch.
-        self._waits_for_ticks = consumer.min_lag is None
 
     def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
@@ -177,15 +178,15 @@ class Loop:
 
     def _join(self, conn: Connection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        mine = self._consumer
-        return Admin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
+        return Admin(conn).register_consumer(*self._names, self._consumer.start)
 
     def _wait(self) -> None:
         seconds = self._consumer.poll_interval
         if self._subscription is None:
             self._waker.wait(min(seconds, self._longest_wait))
             return
-        if self._waits_for_ticks and self._subscription.works:
+        announced = self._consumer.min_lag is None and not self._unannounced
+        if announced and self._subscription.works:
             # Polling only covers a connection that dies unnoticed.
             seconds *= _TRUST
         self._subscription.wait(self._waker, min(seconds, self._longest_wait))
@@ -278,8 +279,7 @@ class Loop:
         return None if row["batch_id"] is None else self._made(row)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
-        mine = self._consumer
-        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag
+        wanted = *self._names, self._consumer.batch_size, self._consumer.min_lag
         return sql.next_batch(*wanted, self._most_inline, with_tick=self._with_tick)
 
     @property

@@ -103,6 +103,8 @@ class AsyncLoop:
     _pauses = True
     #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
     _with_tick = False
+    #: Whether batches come that no notification announces.
+    _unannounced = False
     #: The maximum seconds between looks for a batch.
     _longest_wait = math.inf
     #: The class of the batches.
@@ -111,6 +113,7 @@ class AsyncLoop:
     def __init__(self, consumer: AsyncHooks, waker: AsyncWaker, *, strict: bool) -> None:
         """With ``strict`` any error ends it."""
         self._consumer = consumer
+        self._names = consumer.queue, consumer.consumer
         self._waker = waker
         self._strict = strict
         self._session = AsyncSession(
@@ -132,8 +135,6 @@ class AsyncLoop:
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[AsyncBatch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
-        #: Whether nothing but a tick brings a batch.
-        self._waits_for_ticks = consumer.min_lag is None
 
     async def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
@@ -176,15 +177,15 @@ class AsyncLoop:
 
     async def _join(self, conn: AsyncConnection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        mine = self._consumer
-        return await AsyncAdmin(conn).register_consumer(mine.queue, mine.consumer, mine.start)
+        return await AsyncAdmin(conn).register_consumer(*self._names, self._consumer.start)
 
     async def _wait(self) -> None:
         seconds = self._consumer.poll_interval
         if self._subscription is None:
             await self._waker.wait(min(seconds, self._longest_wait))
             return
-        if self._waits_for_ticks and self._subscription.works:
+        announced = self._consumer.min_lag is None and not self._unannounced
+        if announced and self._subscription.works:
             # Polling only covers a connection that dies unnoticed.
             seconds *= _TRUST
         await self._subscription.wait(self._waker, min(seconds, self._longest_wait))
@@ -277,8 +278,7 @@ class AsyncLoop:
         return None if row["batch_id"] is None else await self._made(row)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
-        mine = self._consumer
-        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag
+        wanted = *self._names, self._consumer.batch_size, self._consumer.min_lag
         return sql.next_batch(*wanted, self._most_inline, with_tick=self._with_tick)
 
     @property

@@ -72,7 +72,7 @@ class _AsyncCoopLoop(AsyncLoop):
 
     def __init__(self, consumer: AsyncCoopConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
-        self._member = consumer.queue, consumer.consumer, consumer.worker_name
+        self._member = *self._names, consumer.worker_name
         # No notification is sent when a worker dies.
         self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
         self._at_work_on: int | None = None

@@ -159,31 +159,29 @@ class _AsyncGroupLoop(AsyncLoop):
 
     # Other partitions go on.
     _pauses = False
+    # Free partitions, and parked keys that are due.
+    _unannounced = True
     _kind = AsyncGroupBatch
     _consumer: AsyncGroupConsumer
 
+    _member: int | None = None
+    _heartbeat: Heartbeat | None = None
+    _key_sql = ""
+    #: The partition of the last batch: the next one comes from another.
+    _after = -1
+    #: Whether parked events that are due come before other batches.
+    _parked_first = True
+    _complained = -_COMPLAIN_EVERY
+
     def __init__(self, consumer: AsyncGroupConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
-        # No notification is sent for free partitions, or for parked keys that are due.
-        self._waits_for_ticks = False
-        self._member: int | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._key_sql = ""
         #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
         #: The partition of parked events is None.
         self._paused: dict[int | None, tuple[float, Backoff]] = {}
-        #: The partition of the last batch: the next one comes from another.
-        self._after = -1
-        #: Whether parked events that are due come before other batches.
-        self._parked_first = True
         self._full: list[int] = []
-        self._complained = -_COMPLAIN_EVERY
 
     async def _join(self, conn: AsyncConnection) -> bool:
-        mine = self._consumer
-        return await AsyncGroupAdmin(conn).create_group(
-            mine.queue, mine.consumer, **mine.new_group()
-        )
+        return await AsyncGroupAdmin(conn).create_group(*self._names, **self._consumer.new_group())
 
     async def _open(self) -> AsyncBatch | None:
         """Open a batch of a partition, or of parked events.
@@ -245,7 +243,7 @@ class _AsyncGroupLoop(AsyncLoop):
 
     async def _become_member(self, conn: AsyncConnection) -> int:
         consumer = self._consumer
-        name = consumer.queue, consumer.consumer, consumer.worker_name
+        name = *self._names, consumer.worker_name
         ((member, lease),) = await async_fetch(conn, call("join_group", 3), name)
         self._member = int(member)
         if self._standby is not None:

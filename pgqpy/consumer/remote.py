@@ -169,6 +169,7 @@ class TargetLoop(Loop):
     """The run of a consumer whose effects are in the target."""
 
     _consumer: TargetConsumer
+    _unreachable = False
 
     def __init__(self, consumer: TargetConsumer, waker: Waker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
@@ -178,7 +179,6 @@ class TargetLoop(Loop):
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.target_isolation_level,
         )
-        self._unreachable = False
         self._target_losses = Backoff(0.1, consumer.reconnect_cap)
 
     def target(self) -> BatchConnection:
@@ -241,14 +241,11 @@ class RemoteLoop(TargetLoop):
     # The target would not be told of heartbeats that are skipped.
     _with_tick = True
 
-    def __init__(self, consumer: RemoteConsumer, waker: Waker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._names = consumer.queue, consumer.consumer
-        self._prepared = False
-        #: Whether source and target are known to agree on the position.
-        self._started = False
-        #: Whether the queue is pgqpy's, not of PgQ itself.
-        self.source_is_ours = True
+    _prepared = False
+    #: Whether source and target are known to agree on the position.
+    _started = False
+    #: Whether the queue is pgqpy's, not of PgQ itself.
+    source_is_ours = True
 
     def _join(self, conn: Connection) -> bool:
         new = super()._join(conn)

@@ -171,6 +171,7 @@ class AsyncTargetLoop(AsyncLoop):
     """The run of a consumer whose effects are in the target."""
 
     _consumer: AsyncTargetConsumer
+    _unreachable = False
 
     def __init__(self, consumer: AsyncTargetConsumer, waker: AsyncWaker, *, strict: bool) -> None:
         super().__init__(consumer, waker, strict=strict)
@@ -180,7 +181,6 @@ class AsyncTargetLoop(AsyncLoop):
             prepare_threshold=consumer.prepare_threshold,
             isolation_level=consumer.target_isolation_level,
         )
-        self._unreachable = False
         self._target_losses = Backoff(0.1, consumer.reconnect_cap)
 
     async def target(self) -> AsyncBatchConnection:
@@ -243,14 +243,11 @@ class AsyncRemoteLoop(AsyncTargetLoop):
     # The target would not be told of heartbeats that are skipped.
     _with_tick = True
 
-    def __init__(self, consumer: AsyncRemoteConsumer, waker: AsyncWaker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._names = consumer.queue, consumer.consumer
-        self._prepared = False
-        #: Whether source and target are known to agree on the position.
-        self._started = False
-        #: Whether the queue is pgqpy's, not of PgQ itself.
-        self.source_is_ours = True
+    _prepared = False
+    #: Whether source and target are known to agree on the position.
+    _started = False
+    #: Whether the queue is pgqpy's, not of PgQ itself.
+    source_is_ours = True
 
     async def _join(self, conn: AsyncConnection) -> bool:
         new = await super()._join(conn)
