@@ -133,6 +133,8 @@ class Loop:
         self._contracts = Contracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)
+        #: The batch that is processed now.
+        self._at_work_on: Batch | None = None
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[Batch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
@@ -231,6 +233,7 @@ class Loop:
             self._note_failure(*self._unnoted)
         if batch is None:
             return False
+        self._at_work_on = batch
         if consumer.max_lag is not None and batch.lag > consumer.max_lag:
             consumer.on_lag(batch.lag, batch)
         try:
@@ -325,6 +328,7 @@ class Loop:
                 if batch.in_pieces:
                     self._transact(conn, batch)
             finally:
+                self._at_work_on = None
                 batch.close()
         return batch.stats(monotonic() - started)
 
@@ -350,6 +354,7 @@ class Loop:
 
     def _failed(self, batch: Batch, error: Exception) -> None:
         """Log a failed batch, and pause. Raises errors that waiting does not cure."""
+        self._at_work_on = None
         if self._lost:
             self._reconnect(error, batch)
             return

@@ -132,6 +132,8 @@ class AsyncLoop:
         self._contracts = AsyncContracts(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)
+        #: The batch that is processed now.
+        self._at_work_on: AsyncBatch | None = None
         #: A failure that lost its connection, to be recorded over the next one.
         self._unnoted: tuple[AsyncBatch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
@@ -230,6 +232,7 @@ class AsyncLoop:
             await self._note_failure(*self._unnoted)
         if batch is None:
             return False
+        self._at_work_on = batch
         if consumer.max_lag is not None and batch.lag > consumer.max_lag:
             await consumer.on_lag(batch.lag, batch)
         try:
@@ -324,6 +327,7 @@ class AsyncLoop:
                 if batch.in_pieces:
                     await self._transact(conn, batch)
             finally:
+                self._at_work_on = None
                 await batch.close()
         return batch.stats(monotonic() - started)
 
@@ -349,6 +353,7 @@ class AsyncLoop:
 
     async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
         """Log a failed batch, and pause. Raises errors that waiting does not cure."""
+        self._at_work_on = None
         if self._lost:
             await self._reconnect(error, batch)
             return

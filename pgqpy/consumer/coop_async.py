@@ -66,7 +66,10 @@ class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
 
 
 class _AsyncCoopLoop(AsyncLoop):
-    """The run of a worker, with a heartbeat while it has a batch."""
+    """The run of a worker, with a heartbeat while it has a batch.
+
+    Not while it pauses after a failure: another one may take the batch over.
+    """
 
     _consumer: AsyncCoopConsumer
 
@@ -75,7 +78,6 @@ class _AsyncCoopLoop(AsyncLoop):
         self._member = *self._names, consumer.worker_name
         # No notification is sent when a worker dies.
         self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
-        self._at_work_on: int | None = None
         self._heartbeat = start_heartbeat(
             consumer,
             consumer.worker_name,
@@ -93,21 +95,6 @@ class _AsyncCoopLoop(AsyncLoop):
         await super()._join(conn)
         ((new,),) = await async_fetch(conn, sql.REGISTER_WORKER, self._member)
         return bool(new)
-
-    async def _open(self) -> AsyncBatch | None:
-        """Open a batch, or take over that of a worker that is gone."""
-        batch = await super()._open()
-        self._at_work_on = None if batch is None else batch.id
-        return batch
-
-    async def _done(self, batch: AsyncBatch) -> None:
-        self._at_work_on = None
-        await super()._done(batch)
-
-    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
-        """Hand the batch on, if the pause is long."""
-        self._at_work_on = None
-        await super()._failed(batch, error)
 
     async def _leave(self) -> None:
         try:
@@ -129,9 +116,9 @@ class _AsyncCoopLoop(AsyncLoop):
 
     def _beat(self, conn: Connection) -> None:
         """Tell the others, in the heartbeat's thread."""
-        batch_id = self._at_work_on
-        if batch_id is None:
+        batch = self._at_work_on
+        if batch is None:
             return
-        ((kept,),) = conn.execute(sql.KEEP_SHARED_BATCH, (*self._member, batch_id)).fetchall()
-        if not kept and self._at_work_on == batch_id:
-            self._warn("worker %s has lost batch %s to another one", self._member[2], batch_id)
+        ((kept,),) = conn.execute(sql.KEEP_SHARED_BATCH, (*self._member, batch.id)).fetchall()
+        if not kept and self._at_work_on is batch:
+            self._warn("worker %s has lost batch %s to another one", self._member[2], batch.id)
