@@ -447,18 +447,23 @@ def from_driver(error: Any) -> PgqError:
     # Without a SQLSTATE the error is libpq's: the connection failed.
     if isinstance(error, psycopg.OperationalError) and sqlstate is None:
         return ConnectionFailed(message)
-    ours = _BY_SQLSTATE.get(sqlstate or "", PgqError)(
-        message,
-        hint=getattr(diag, "message_hint", None) or getattr(error, "hint", None),
-        detail=getattr(diag, "message_detail", None) or getattr(error, "detail", None),
-        sqlstate=sqlstate,
-    )
+    hint = getattr(diag, "message_hint", None) or getattr(error, "hint", None)
+    detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
+    ours = of_sqlstate(sqlstate, message, hint=hint, detail=detail)
     if row := _COPIED.search(getattr(diag, "context", None) or ""):
         ours.add_note(f"row {row[1]} of those copied")
     return ours
 
 
 _COPIED = re.compile(r"^COPY \S+, \w+ (\d+)", re.MULTILINE)
+
+
+def of_sqlstate(
+    sqlstate: str | None, message: str, *, hint: str | None = None, detail: str | None = None
+) -> PgqError:
+    """Return our error for PostgreSQL's report, for any driver."""
+    cls = _BY_SQLSTATE.get(sqlstate or "", PgqError)
+    return cls(message, hint=hint, detail=detail, sqlstate=sqlstate)
 
 
 class translate_errors:  # noqa: N801

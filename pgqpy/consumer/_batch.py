@@ -112,37 +112,46 @@ def fields_of(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Parking:
-    """The failed events of a batch, and the keys that wait because of them."""
+@dataclass(eq=False, kw_only=True)
+class GroupFields(BatchFields):
+    """A batch of a group, with its failed events, and the keys that wait because of them."""
 
-    def __init__(self, keys: dict[int, str] | None = None) -> None:
-        #: The keys of all events; None: not read yet, because no event has failed.
-        self.keys = keys
-        #: The reasons of failed events, and their delays; None: until they are unparked.
-        self.failed: dict[int, tuple[str, timedelta | None]] = {}
-        self._waiting: set[str] = set()
+    partition: int
+    generation: int
+    #: The key as SQL, if events are read on a standby.
+    key_sql: str = field(default="", repr=False)
+    #: The keys of all events; None: not read yet, because no event has failed.
+    keys: dict[int, str] | None = field(default=None, repr=False)
+    #: The reasons of failed events, and their delays; None: until they are unparked.
+    parks: dict[int, tuple[str, timedelta | None]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _waiting: set[str] = field(default_factory=set, init=False, repr=False)
 
-    def park(self, event_id: int, reason: str, delay: timedelta | None) -> None:
-        """Park an event that failed, and those of its key behind it; the keys are known."""
-        self.failed[event_id] = reason, delay
-        self._waiting.add(self.key_of(event_id))
+    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
+        """Park an event that failed, and those of its key behind it; `keys` are known."""
+        self.parks[event.id] = reason, delay
+        self._waiting.add(self.key_of(event))
 
-    def key_of(self, event_id: int) -> str:
-        """Return the key of an event; the keys are known."""
+    def key_of(self, event: Event) -> str:
+        """Return the key of an event; `keys` are known."""
         assert self.keys is not None
-        return self.keys[event_id]
+        return self.keys[event.id]
 
-    def has(self, event_id: int) -> bool:
+    def is_parked(self, event: Event) -> bool:
         """Whether an event with the same key, before this one, has failed."""
-        return bool(self._waiting) and self.key_of(event_id) in self._waiting
+        return bool(self._waiting) and self.key_of(event) in self._waiting
 
-    def clear(self) -> None:
-        """Forget the failures: processing starts again from the first event."""
-        self.failed.clear()
+    @property
+    def retried(self) -> int:
+        """The number of events that failed."""
+        return len(self.parks)
+
+    def _forget_parks(self) -> None:
+        self.parks.clear()
         self._waiting.clear()
 
-    def columns(self, encoding: str) -> tuple[list[int], list[str], list[timedelta | None]]:
+    def _park_columns(self, encoding: str) -> tuple[list[int], list[str], list[timedelta | None]]:
         """Return event ids, reasons and delays, as arrays of one length."""
-        failed = self.failed.values()
-        reasons = [storable(reason, encoding) for reason, _ in failed]
-        return list(self.failed), reasons, [delay for _, delay in failed]
+        reasons = [storable(reason, encoding) for reason, _ in self.parks.values()]
+        return list(self.parks), reasons, [delay for _, delay in self.parks.values()]

@@ -157,7 +157,7 @@ class AsyncKeyOrder:
     order, like the tasks of `AsyncConcurrentEvents`.
     """
 
-    def __init__(self, at_once: int, key_of: Callable[[int], str]) -> None:
+    def __init__(self, at_once: int, key_of: Callable[[Event], str]) -> None:
         self._places = asyncio.Semaphore(at_once)
         self._key_of = key_of
         self._last: dict[str, asyncio.Event] = {}
@@ -166,7 +166,7 @@ class AsyncKeyOrder:
     async def process(self, process: Callable[[Event], Awaitable[None]], event: Event) -> None:
         """Process an event in its turn. If that fails, the next one of the key waits for `end`:
         the key may have to be parked."""
-        key = self._key_of(event.id)
+        key = self._key_of(event)
         before = self._last.get(key)
         self._last[key] = self._done[event.id] = asyncio.Event()
         if before is not None:

@@ -37,6 +37,7 @@ class GroupSettings(WorkerSettings):
     _kinds = WorkerSettings._kinds | {"key": TEXT, "lease": INTERVAL, "partitions": COUNT}
 
     def log_fields(self, batch: Any = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
         partition = getattr(batch, "partition", None)
         of_batch = {} if partition is None else {"partition": partition}
         return super().log_fields(batch) | of_batch

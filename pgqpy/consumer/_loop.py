@@ -47,7 +47,7 @@ _NO_TICK = 10.0
 _AGAIN = 60.0
 
 
-class Hooks(ConsumerSettings, Stoppable):
+class Hooks(Stoppable, ConsumerSettings):
     """The methods of a consumer that its loop calls, to be overridden."""
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:

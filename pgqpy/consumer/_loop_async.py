@@ -44,7 +44,7 @@ _NO_TICK = 10.0
 _AGAIN = 60.0
 
 
-class AsyncHooks(ConsumerSettings, AsyncStoppable):
+class AsyncHooks(AsyncStoppable, ConsumerSettings):
     """The methods of a consumer that its loop calls, to be overridden."""
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:

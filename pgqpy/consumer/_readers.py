@@ -34,6 +34,7 @@ class CopyReader:
         self._closing = Lock()
 
     def begin(self, query: bytes) -> None:
+        """Begin to read. Raises PgqError."""
         with translate_errors():
             self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
         self._active = True

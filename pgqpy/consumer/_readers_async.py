@@ -31,6 +31,7 @@ class AsyncCopyReader:
         self._closing = AsyncLock()
 
     async def begin(self, query: bytes) -> None:
+        """Begin to read. Raises PgqError."""
         with translate_errors():
             await self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
         self._active = True

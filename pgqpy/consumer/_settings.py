@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 from psycopg import IsolationLevel
 
+from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import (
     COUNT,
     EXCEPTIONS,
@@ -24,6 +25,7 @@ from pgqpy._runtime.checks import (
     overrides,
 )
 from pgqpy._runtime.failure import Failure, blame, decide, is_outage
+from pgqpy._runtime.heartbeat import unique_name
 from pgqpy.consumer._batch import BatchFields
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import InvalidConsumer
@@ -126,6 +128,16 @@ class ConsumerSettings:
         "start": START,
     }
 
+    def _take(self, dsn: str | None, listen_dsn: str | None, **given: Any) -> None:
+        """Take what was given to the object, not None, in place of the class's."""
+        self.dsn = dsns.resolve(dsn)
+        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        for name, value in given.items():
+            if value is not None:
+                setattr(self, name, value)
+        if not (self.queue and self.consumer):
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
+
     def session_name(self) -> str:
         """Return the name of its sessions, which ``pg_stat_activity`` shows to all; cut at 63
         bytes."""
@@ -193,5 +205,9 @@ class WorkerSettings(ConsumerSettings):
     """The name of this worker among the others, and in lists; by default machine, process and a
     random part."""
 
+    def _name(self, given: str | None) -> None:
+        self.worker_name = given or self.worker_name or unique_name()
+
     def log_fields(self, batch: Any = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
         return super().log_fields(batch) | {"worker": self.worker_name}

@@ -8,14 +8,12 @@ from functools import partial
 from time import monotonic
 from typing import Literal, TypedDict
 
-from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_returned
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncHooks, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
 from pgqpy.models import Start
 from pgqpy.telemetry import _spans as spans
@@ -81,16 +79,16 @@ class AsyncConsumer(AsyncHooks):
         ``prepare_threshold=None`` if it does not support prepared statements. With ``read_dsn``
         events are read there, on a standby of the queue's server, as soon as it has replayed them.
         """
-        self.dsn = dsns.resolve(dsn)
-        self.queue = queue or self.queue
-        self.consumer = consumer or self.consumer
-        if not (self.queue and self.consumer):
-            raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
-        self.start = self.start if start is None else start
-        self.batch_size = self.batch_size if batch_size is None else batch_size
-        self.concurrency = self.concurrency if concurrency is None else concurrency
+        self._take(
+            dsn,
+            listen_dsn,
+            queue=queue or None,
+            consumer=consumer or None,
+            start=start,
+            batch_size=batch_size,
+            concurrency=concurrency,
+        )
         self.handler = handler
-        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.heartbeat import unique_name
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._heartbeat import start_heartbeat
@@ -59,7 +58,7 @@ class CoopConsumer(WorkerSettings, Consumer):
         waiting for ``dead_after``. Two workers with one name stop each other.
         """
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
 

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.heartbeat import unique_name
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
@@ -57,7 +56,7 @@ class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
         waiting for ``dead_after``. Two workers with one name stop each other.
         """
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
 

@@ -16,12 +16,12 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.heartbeat import Heartbeat, unique_name
+from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy._wire.statements import call
 from pgqpy.admin import GroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import NO_TICKS, Parking
+from pgqpy.consumer._batch import NO_TICKS
 from pgqpy.consumer._concurrency import WAITING, KeyOrder
 from pgqpy.consumer._group import GroupSettings, log_parked, parking_full
 from pgqpy.consumer._heartbeat import start_heartbeat
@@ -79,7 +79,7 @@ class GroupConsumer(GroupSettings, Consumer):
     ) -> None:
         """See `Consumer`; ``consumer`` is the group's."""
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
 
     # --- the life of a worker
 
@@ -114,9 +114,9 @@ class GroupConsumer(GroupSettings, Consumer):
         traced = self._traced(batch, partial(self.process_event, conn))
         process = partial(self._process_unless_parked, traced, batch)
         if self.concurrency > 1:
-            if batch.parking.keys is None:
+            if batch.keys is None:
                 batch.read_keys(self.dsn)
-            batch.order = KeyOrder(self.concurrency, batch.parking.key_of)
+            batch.order = KeyOrder(self.concurrency, batch.key_of)
             process = partial(batch.order.process, process)
             at_once = self.concurrency * WAITING
         self._process_each(conn, batch, process, at_once=at_once)
@@ -124,7 +124,7 @@ class GroupConsumer(GroupSettings, Consumer):
     def _process_unless_parked(
         self, process: Callable[[Event], None], batch: GroupBatch, event: Event
     ) -> None:
-        if batch.parking.has(event.id):
+        if batch.is_parked(event):
             return
         process(event)
         delay = batch.retries.take(event.id)
@@ -143,9 +143,9 @@ class GroupConsumer(GroupSettings, Consumer):
 
     def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
         failure, attempt = self._decide(event, error)
-        if batch.parking.keys is None:
+        if batch.keys is None:
             batch.read_keys(self.dsn)
-        batch.parking.park(event.id, failure.reason, failure.delay)
+        batch.park(event, failure.reason, failure.delay)
         log_parked(self.log_fields(batch), event, attempt, failure)
         self.on_event_failed(event, error, failure.delay)
 
@@ -288,7 +288,7 @@ class _GroupLoop(Loop):
         place["key_sql"] = self._key_sql
         batch = cast(GroupBatch, self._made(row, **place))
         if consumer.concurrency > 1 and self._standby is None:
-            batch.parking.keys = dict(batch.keys_on(conn))
+            batch.keys = dict(batch.keys_on(conn))
         return batch
 
     def _open_parked(self, conn: Connection, member: int) -> Batch | None:
@@ -310,7 +310,7 @@ class _GroupLoop(Loop):
             partition=row["partition"],
             generation=row["generation"],
             # They have one key.
-            parking=Parking(dict.fromkeys(row["ev_ids"], "")),
+            keys=dict.fromkeys(row["ev_ids"], ""),
             event_ids=row["ev_ids"],
             parked_ids=row["pe_ids"],
         )

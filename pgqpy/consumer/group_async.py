@@ -13,13 +13,13 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.heartbeat import Heartbeat, unique_name
+from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy._wire.statements import call
 from pgqpy.admin_async import AsyncGroupAdmin
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import NO_TICKS, Parking
+from pgqpy.consumer._batch import NO_TICKS
 from pgqpy.consumer._concurrency import WAITING, AsyncKeyOrder
 from pgqpy.consumer._group import GroupSettings, log_parked, parking_full
 from pgqpy.consumer._heartbeat import start_heartbeat
@@ -77,7 +77,7 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
     ) -> None:
         """See `AsyncConsumer`; ``consumer`` is the group's."""
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
 
     # --- the life of a worker
 
@@ -112,9 +112,9 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
         traced = self._traced(batch, partial(self.process_event, conn))
         process = partial(self._process_unless_parked, traced, batch)
         if self.concurrency > 1:
-            if batch.parking.keys is None:
+            if batch.keys is None:
                 await batch.read_keys(self.dsn)
-            batch.order = AsyncKeyOrder(self.concurrency, batch.parking.key_of)
+            batch.order = AsyncKeyOrder(self.concurrency, batch.key_of)
             process = partial(batch.order.process, process)
             at_once = self.concurrency * WAITING
         await self._process_each(conn, batch, process, at_once=at_once)
@@ -122,7 +122,7 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
     async def _process_unless_parked(
         self, process: Callable[[Event], Awaitable[None]], batch: AsyncGroupBatch, event: Event
     ) -> None:
-        if batch.parking.has(event.id):
+        if batch.is_parked(event):
             return
         await process(event)
         delay = batch.retries.take(event.id)
@@ -141,9 +141,9 @@ class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
 
     async def _park(self, batch: AsyncGroupBatch, event: Event, error: Exception) -> None:
         failure, attempt = self._decide(event, error)
-        if batch.parking.keys is None:
+        if batch.keys is None:
             await batch.read_keys(self.dsn)
-        batch.parking.park(event.id, failure.reason, failure.delay)
+        batch.park(event, failure.reason, failure.delay)
         log_parked(self.log_fields(batch), event, attempt, failure)
         await self.on_event_failed(event, error, failure.delay)
 
@@ -286,7 +286,7 @@ class _AsyncGroupLoop(AsyncLoop):
         place["key_sql"] = self._key_sql
         batch = cast(AsyncGroupBatch, await self._made(row, **place))
         if consumer.concurrency > 1 and self._standby is None:
-            batch.parking.keys = dict(await batch.keys_on(conn))
+            batch.keys = dict(await batch.keys_on(conn))
         return batch
 
     async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
@@ -308,7 +308,7 @@ class _AsyncGroupLoop(AsyncLoop):
             partition=row["partition"],
             generation=row["generation"],
             # They have one key.
-            parking=Parking(dict.fromkeys(row["ev_ids"], "")),
+            keys=dict.fromkeys(row["ev_ids"], ""),
             event_ids=row["ev_ids"],
             parked_ids=row["pe_ids"],
         )

@@ -13,23 +13,18 @@ from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.statements import call
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import Parking
+from pgqpy.consumer._batch import GroupFields
 from pgqpy.consumer._concurrency import KeyOrder
 from pgqpy.consumer.batch import Batch
 
 
 @dataclass(eq=False, kw_only=True)
-class GroupBatch(Batch):
+class GroupBatch(GroupFields, Batch):
     """A batch of one partition: events of its keys, without those of parked ones.
 
     ``partition`` is its number; ``generation`` tells its owners apart.
     """
 
-    partition: int
-    generation: int
-    #: The key as SQL, if events are read on a standby.
-    key_sql: str = field(default="", repr=False)
-    parking: Parking = field(default_factory=Parking, repr=False)
     #: Set if several events are processed at once.
     order: KeyOrder | None = field(default=None, init=False, repr=False)
 
@@ -40,7 +35,7 @@ class GroupBatch(Batch):
             # On a separate connection: this is not one of the event's effects.
             with connect(dsn, prepare_threshold=None) as conn:
                 keys = self.keys_on(conn)
-        self.parking.keys = dict(keys)
+        self.keys = dict(keys)
 
     def keys_on(self, primary: Connection) -> list[tuple[int, str]]:
         """Return the keys of the events."""
@@ -51,16 +46,13 @@ class GroupBatch(Batch):
         return fetch(conn, statement.encode())
 
     def start_over(self, *, in_pieces: bool) -> None:
-        self.parking.clear()
+        """Forget the retries and dead letters: processing starts again from the first event."""
+        self._forget_parks()
         super().start_over(in_pieces=in_pieces)
-
-    @property
-    def retried(self) -> int:
-        return len(self.parking.failed)
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         types = None if self.event_types is None else list(self.event_types)
-        parked = self.parking.columns(encoding)
+        parked = self._park_columns(encoding)
         return sql.FINISH_GROUP_BATCH, [self.id, self.generation, *parked, types]
 
 
@@ -84,7 +76,7 @@ class ParkedBatch(GroupBatch):
         done = list(self.parked_ids)
         encoding = conn.info.parameter_status("server_encoding") or ""
         reason, delay = None, None
-        for event_id, reason, delay in zip(*self.parking.columns(encoding), strict=True):  # noqa: B007
+        for event_id, reason, delay in zip(*self._park_columns(encoding), strict=True):  # noqa: B007
             done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
         letters = [place[event_id] for event_id in ids], reasons, where

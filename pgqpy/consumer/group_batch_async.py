@@ -10,23 +10,18 @@ from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import Parking
+from pgqpy.consumer._batch import GroupFields
 from pgqpy.consumer._concurrency import AsyncKeyOrder
 from pgqpy.consumer.batch_async import AsyncBatch
 
 
 @dataclass(eq=False, kw_only=True)
-class AsyncGroupBatch(AsyncBatch):
+class AsyncGroupBatch(GroupFields, AsyncBatch):
     """A batch of one partition: events of its keys, without those of parked ones.
 
     ``partition`` is its number; ``generation`` tells its owners apart.
     """
 
-    partition: int
-    generation: int
-    #: The key as SQL, if events are read on a standby.
-    key_sql: str = field(default="", repr=False)
-    parking: Parking = field(default_factory=Parking, repr=False)
     #: Set if several events are processed at once.
     order: AsyncKeyOrder | None = field(default=None, init=False, repr=False)
 
@@ -37,7 +32,7 @@ class AsyncGroupBatch(AsyncBatch):
             # On a separate connection: this is not one of the event's effects.
             async with await async_connect(dsn, prepare_threshold=None) as conn:
                 keys = await self.keys_on(conn)
-        self.parking.keys = dict(keys)
+        self.keys = dict(keys)
 
     async def keys_on(self, primary: AsyncConnection) -> list[tuple[int, str]]:
         """Return the keys of the events."""
@@ -48,16 +43,13 @@ class AsyncGroupBatch(AsyncBatch):
         return await async_fetch(conn, statement.encode())
 
     async def start_over(self, *, in_pieces: bool) -> None:
-        self.parking.clear()
+        """Forget the retries and dead letters: processing starts again from the first event."""
+        self._forget_parks()
         await super().start_over(in_pieces=in_pieces)
-
-    @property
-    def retried(self) -> int:
-        return len(self.parking.failed)
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         types = None if self.event_types is None else list(self.event_types)
-        parked = self.parking.columns(encoding)
+        parked = self._park_columns(encoding)
         return sql.FINISH_GROUP_BATCH, [self.id, self.generation, *parked, types]
 
 
@@ -81,7 +73,7 @@ class AsyncParkedBatch(AsyncGroupBatch):
         done = list(self.parked_ids)
         encoding = conn.info.parameter_status("server_encoding") or ""
         reason, delay = None, None
-        for event_id, reason, delay in zip(*self.parking.columns(encoding), strict=True):  # noqa: B007
+        for event_id, reason, delay in zip(*self._park_columns(encoding), strict=True):  # noqa: B007
             done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
         letters = [place[event_id] for event_id in ids], reasons, where

@@ -118,4 +118,5 @@ class ShardedConsumer(Stoppable):
 
     @property
     def claimed(self) -> int:
+        """The number of shards that are claimed."""
         return len(self._share.claimed)

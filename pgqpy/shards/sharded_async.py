@@ -115,4 +115,5 @@ class AsyncShardedConsumer(AsyncStoppable):
 
     @property
     def claimed(self) -> int:
+        """The number of shards that are claimed."""
         return len(self._share.claimed)
