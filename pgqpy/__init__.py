@@ -15,24 +15,20 @@ from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.admin_async import AsyncAdmin, AsyncGroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer import (
-    AsyncBatch,
-    AsyncConsumer,
-    AsyncCoopConsumer,
-    AsyncGroupBatch,
-    AsyncGroupConsumer,
-    AsyncRemoteConsumer,
-    AsyncSerialConsumer,
-    AsyncTrackedConsumer,
-    Batch,
-    Consumer,
-    CoopConsumer,
-    GroupBatch,
-    GroupConsumer,
-    RemoteConsumer,
-    SerialConsumer,
-    TrackedConsumer,
-)
+from pgqpy.consumer.base import Consumer
+from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.coop import CoopConsumer
+from pgqpy.consumer.coop_async import AsyncCoopConsumer
+from pgqpy.consumer.group import GroupConsumer
+from pgqpy.consumer.group_async import AsyncGroupConsumer
+from pgqpy.consumer.group_batch import GroupBatch
+from pgqpy.consumer.group_batch_async import AsyncGroupBatch
+from pgqpy.consumer.remote import RemoteConsumer, SerialConsumer
+from pgqpy.consumer.remote_async import AsyncRemoteConsumer, AsyncSerialConsumer
+from pgqpy.consumer.tracked import TrackedConsumer
+from pgqpy.consumer.tracked_async import AsyncTrackedConsumer
 from pgqpy.dead_letters import DeadLetters
 from pgqpy.dead_letters_async import AsyncDeadLetters
 from pgqpy.errors import PgqError

@@ -1,5 +1,4 @@
-"""Delayed delivery and deduplication: the options of `pgqpy.Producer` beyond plain events, and
-their statements."""
+"""The statements of producers, and their options: delayed delivery and deduplication."""
 
 from __future__ import annotations
 
@@ -21,6 +20,25 @@ AnyEvent: TypeAlias = "EventFields | CloudEvent"
 
 #: The number of events in one statement, if they are not sent by COPY.
 PIECE = 10_000
+
+MAY_CALL = b"""
+select pg_catalog.has_function_privilege(
+           pg_catalog.to_regprocedure('pgq.insert_event(text, text, text)'), 'execute')
+"""
+
+# PgQ's own queues are no relations.
+FIRST_EVENT = b"""
+select pgq.insert_event(%s, %s, %s, %s, %s, %s, %s),
+       pg_catalog.to_regclass('pgq_queue.' || pg_catalog.quote_ident(%s)) is not null
+"""
+
+# COPY does not count the events of a transaction, if their number is limited.
+CURRENT_TABLE = b"""
+select case when not exists (select from pgq.queue
+                              where queue_name = %s and queue_per_tx_limit is not null)
+       then pgq.current_event_table(%s) end
+"""
+CANCEL_EVENT = call("cancel_event", 2)
 
 _INSERT_EVENT = call("insert_event", 7)
 _INSERT_EVENTS = call("insert_events", 7)

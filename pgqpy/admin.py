@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
@@ -30,7 +30,10 @@ from pgqpy.models import (
     QueueGrant,
     QueueInfo,
     Start,
+    _Row,
 )
+
+R = TypeVar("R", bound=_Row)
 
 
 class _Calls:
@@ -42,6 +45,9 @@ class _Calls:
 
     def _value(self, function: str, *arguments: Any) -> Any:
         return next(iter((self._rows(function, *arguments))[0].values()))
+
+    def _list(self, kind: type[R], function: str, *arguments: Any) -> list[R]:
+        return [kind.from_row(row) for row in self._rows(function, *arguments)]
 
     def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
         return fetch(self.conn, call(function, len(arguments)), arguments, dict_row)
@@ -79,10 +85,10 @@ class Admin(_Calls):
 
     def get_queue_info(self, queue: str | None = None) -> list[QueueInfo]:
         """Return all queues, or one. Raises QueueNotFound if that one does not exist."""
-        rows = self._rows("get_queue_info", *_given(queue))
-        if queue is not None and not rows:
+        found = self._list(QueueInfo, "get_queue_info", *_given(queue))
+        if queue is not None and not found:
             raise QueueNotFound(f"queue {queue!r} does not exist")
-        return [QueueInfo.from_row(row) for row in rows]
+        return found
 
     def restrict_queue(self, queue: str, *, restricted: bool = True) -> None:
         """Restrict a queue to roles with grants, or open it again; see docs/permissions.md."""
@@ -105,7 +111,7 @@ class Admin(_Calls):
 
     def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
         """Return the grants on all queues, or on one."""
-        return [QueueGrant.from_row(row) for row in self._rows("get_queue_grants", queue)]
+        return self._list(QueueGrant, "get_queue_grants", queue)
 
     def set_contract(
         self,
@@ -135,12 +141,11 @@ class Admin(_Calls):
 
         Raises ContractNotFound if there is no such version.
         """
-        rows = self._rows("get_contract", queue, ev_type, version)
-        return Contract.from_row(rows[0]) if rows else None
+        return next(iter(self._list(Contract, "get_contract", queue, ev_type, version)), None)
 
     def get_contract_info(self, queue: str | None = None) -> list[ContractInfo]:
         """Return the contracts of all queues, or of one."""
-        return [ContractInfo.from_row(row) for row in self._rows("get_contract_info", queue)]
+        return self._list(ContractInfo, "get_contract_info", queue)
 
     # --- consumers
 
@@ -186,20 +191,17 @@ class Admin(_Calls):
 
     def get_paused_consumers(self, queue: str | None = None) -> list[ConsumerPause]:
         """Return the consumers and the partitions of groups that are paused, of a queue or all."""
-        rows = self._rows("get_paused_consumers", queue)
-        return [ConsumerPause.from_row(row) for row in rows]
+        return self._list(ConsumerPause, "get_paused_consumers", queue)
 
     def get_consumer_info(
         self, queue: str | None = None, consumer: str | None = None
     ) -> list[ConsumerInfo]:
         """Return all consumers, those of a queue, or one on a queue."""
-        rows = self._rows("get_consumer_info", *_given(queue, consumer))
-        return [ConsumerInfo.from_row(row) for row in rows]
+        return self._list(ConsumerInfo, "get_consumer_info", *_given(queue, consumer))
 
     def where_is_event(self, queue: str, event_id: int) -> list[EventPlace]:
         """Return where an event is: first the event itself, then for each consumer and group."""
-        rows = self._rows("where_is_event", queue, event_id)
-        return [EventPlace.from_row(row) for row in rows]
+        return self._list(EventPlace, "where_is_event", queue, event_id)
 
     # --- batches, without `Consumer`
 
@@ -347,13 +349,11 @@ class GroupAdmin(_Calls):
 
     def get_group_partitions(self, queue: str, group_name: str) -> list[GroupPartition]:
         """Return the partitions of a group, by number."""
-        rows = self._rows("get_group_partitions", queue, group_name)
-        return [GroupPartition.from_row(row) for row in rows]
+        return self._list(GroupPartition, "get_group_partitions", queue, group_name)
 
     def get_parked_keys(self, queue: str, group_name: str) -> list[ParkedKey]:
         """Return the parked keys of a group, the longest parked first."""
-        rows = self._rows("get_parked_keys", queue, group_name)
-        return [ParkedKey.from_row(row) for row in rows]
+        return self._list(ParkedKey, "get_parked_keys", queue, group_name)
 
     def unpark_key(self, queue: str, group_name: str, key: str | None = None) -> int:
         """Retry a parked key, or all, now, in order; return the number of keys."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
@@ -27,7 +27,10 @@ from pgqpy.models import (
     QueueGrant,
     QueueInfo,
     Start,
+    _Row,
 )
+
+R = TypeVar("R", bound=_Row)
 
 
 class _AsyncCalls:
@@ -39,6 +42,9 @@ class _AsyncCalls:
 
     async def _value(self, function: str, *arguments: Any) -> Any:
         return next(iter((await self._rows(function, *arguments))[0].values()))
+
+    async def _list(self, kind: type[R], function: str, *arguments: Any) -> list[R]:
+        return [kind.from_row(row) for row in await self._rows(function, *arguments)]
 
     async def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
         return await async_fetch(self.conn, call(function, len(arguments)), arguments, dict_row)
@@ -76,10 +82,10 @@ class AsyncAdmin(_AsyncCalls):
 
     async def get_queue_info(self, queue: str | None = None) -> list[QueueInfo]:
         """Return all queues, or one. Raises QueueNotFound if that one does not exist."""
-        rows = await self._rows("get_queue_info", *_given(queue))
-        if queue is not None and not rows:
+        found = await self._list(QueueInfo, "get_queue_info", *_given(queue))
+        if queue is not None and not found:
             raise QueueNotFound(f"queue {queue!r} does not exist")
-        return [QueueInfo.from_row(row) for row in rows]
+        return found
 
     async def restrict_queue(self, queue: str, *, restricted: bool = True) -> None:
         """Restrict a queue to roles with grants, or open it again; see docs/permissions.md."""
@@ -102,7 +108,7 @@ class AsyncAdmin(_AsyncCalls):
 
     async def get_queue_grants(self, queue: str | None = None) -> list[QueueGrant]:
         """Return the grants on all queues, or on one."""
-        return [QueueGrant.from_row(row) for row in await self._rows("get_queue_grants", queue)]
+        return await self._list(QueueGrant, "get_queue_grants", queue)
 
     async def set_contract(
         self,
@@ -132,12 +138,11 @@ class AsyncAdmin(_AsyncCalls):
 
         Raises ContractNotFound if there is no such version.
         """
-        rows = await self._rows("get_contract", queue, ev_type, version)
-        return Contract.from_row(rows[0]) if rows else None
+        return next(iter(await self._list(Contract, "get_contract", queue, ev_type, version)), None)
 
     async def get_contract_info(self, queue: str | None = None) -> list[ContractInfo]:
         """Return the contracts of all queues, or of one."""
-        return [ContractInfo.from_row(row) for row in await self._rows("get_contract_info", queue)]
+        return await self._list(ContractInfo, "get_contract_info", queue)
 
     # --- consumers
 
@@ -185,20 +190,17 @@ class AsyncAdmin(_AsyncCalls):
 
     async def get_paused_consumers(self, queue: str | None = None) -> list[ConsumerPause]:
         """Return the consumers and the partitions of groups that are paused, of a queue or all."""
-        rows = await self._rows("get_paused_consumers", queue)
-        return [ConsumerPause.from_row(row) for row in rows]
+        return await self._list(ConsumerPause, "get_paused_consumers", queue)
 
     async def get_consumer_info(
         self, queue: str | None = None, consumer: str | None = None
     ) -> list[ConsumerInfo]:
         """Return all consumers, those of a queue, or one on a queue."""
-        rows = await self._rows("get_consumer_info", *_given(queue, consumer))
-        return [ConsumerInfo.from_row(row) for row in rows]
+        return await self._list(ConsumerInfo, "get_consumer_info", *_given(queue, consumer))
 
     async def where_is_event(self, queue: str, event_id: int) -> list[EventPlace]:
         """Return where an event is: first the event itself, then for each consumer and group."""
-        rows = await self._rows("where_is_event", queue, event_id)
-        return [EventPlace.from_row(row) for row in rows]
+        return await self._list(EventPlace, "where_is_event", queue, event_id)
 
     # --- batches, without `Consumer`
 
@@ -350,13 +352,11 @@ class AsyncGroupAdmin(_AsyncCalls):
 
     async def get_group_partitions(self, queue: str, group_name: str) -> list[GroupPartition]:
         """Return the partitions of a group, by number."""
-        rows = await self._rows("get_group_partitions", queue, group_name)
-        return [GroupPartition.from_row(row) for row in rows]
+        return await self._list(GroupPartition, "get_group_partitions", queue, group_name)
 
     async def get_parked_keys(self, queue: str, group_name: str) -> list[ParkedKey]:
         """Return the parked keys of a group, the longest parked first."""
-        rows = await self._rows("get_parked_keys", queue, group_name)
-        return [ParkedKey.from_row(row) for row in rows]
+        return await self._list(ParkedKey, "get_parked_keys", queue, group_name)
 
     async def unpark_key(self, queue: str, group_name: str, key: str | None = None) -> int:
         """Retry a parked key, or all, now, in order; return the number of keys."""

@@ -8,27 +8,15 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from pgqpy import dsn as dsns
 from pgqpy.errors import translate_errors
-from pgqpy.session_settings import ENCODING, PIN
+from pgqpy.session_settings import PIN, with_defaults
 
 #: Any psycopg connection; rows may have any type.
 Connection: TypeAlias = psycopg.Connection[Any]
 
 C = TypeVar("C", bound=psycopg.Connection[tuple[Any, ...]])
-
-#: Unless the connection string says otherwise. A dead peer is detected within a minute; the
-#: system's default is two hours.
-DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-    "application_name": "pgqpy",
-}
 
 
 def connect(
@@ -63,10 +51,7 @@ def connect_as(
     **settings: Any,
 ) -> C:
     """Open a connection of this class; otherwise like `connect`."""
-    dsn = dsns.resolve(dsn)
-    told = dsns.parse(dsn) | settings
-    defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    conninfo = make_conninfo(dsn, **defaults | settings | ENCODING)
+    conninfo = with_defaults(dsns.resolve(dsn), settings)
     with translate_errors():
         conn = kind.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
         try:

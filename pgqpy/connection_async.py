@@ -5,27 +5,15 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from pgqpy import dsn as dsns
 from pgqpy.errors import translate_errors
-from pgqpy.session_settings import ENCODING, PIN
+from pgqpy.session_settings import PIN, with_defaults
 
 #: Any psycopg connection; rows may have any type.
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[tuple[Any, ...]])
-
-#: Unless the connection string says otherwise. A dead peer is detected within a minute; the
-#: system's default is two hours.
-DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-    "application_name": "pgqpy",
-}
 
 
 async def async_connect(
@@ -60,10 +48,7 @@ async def async_connect_as(
     **settings: Any,
 ) -> C:
     """Open a connection of this class; otherwise like `async_connect`."""
-    dsn = dsns.resolve(dsn)
-    told = dsns.parse(dsn) | settings
-    defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    conninfo = make_conninfo(dsn, **defaults | settings | ENCODING)
+    conninfo = with_defaults(dsns.resolve(dsn), settings)
     with translate_errors():
         conn = await kind.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
         try:

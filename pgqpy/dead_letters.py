@@ -6,39 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.fetch import require_psycopg
-from pgqpy._wire.statements import checked
+from pgqpy._wire import dead_letters as sql
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
-
-_WHERE = """
- where (%(ids)s::bigint[] is null or dl_id = any(%(ids)s::bigint[]))
-   and (%(queue)s::text is null or dl_queue = %(queue)s)
-   and (%(consumer)s::text is null or dl_consumer = %(consumer)s)
-   and (%(event_type)s::text is null or ev_type = %(event_type)s)
-   and (%(reason)s::text is null or position(lower(%(reason)s) in lower(dl_reason)) > 0)
-   and (%(older_than)s::interval is null or dl_time < now() - %(older_than)s::interval)
-"""
-_COLUMNS = """
-select dl_id, dl_time, dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
-       ev_id, ev_time, ev_txid, coalesce(ev_retry, 0) as ev_retry, ev_type, ev_data,
-       ev_extra1, ev_extra2, ev_extra3, ev_extra4
-  from pgq.dead_letter
-"""
-
-_COUNT = f"select count(*) as value from pgq.dead_letter {_WHERE}".encode()
-_FIND = f"{_COLUMNS} {_WHERE} order by dl_id desc limit %(limit)s".encode()
-_IDS = f"array(select dl_id from pgq.dead_letter {_WHERE})"
-_REPLAY = f"select pgq.replay_dead_letters({_IDS}, %(data)s) as value".encode()
-_PATCH = f"select pgq.replay_dead_letters_patched({_IDS}, %(patch)s::jsonb) as value".encode()
-_PURGE = f"select pgq.purge_dead_letters({_IDS}) as value".encode()
 
 
 class DeadLetters:
@@ -53,11 +30,11 @@ class DeadLetters:
 
     def count(self, which: DeadLetterFilter) -> int:
         """Return their number."""
-        return int((self._rows(_COUNT, which))[0]["value"])
+        return int((self._rows(sql.COUNT, which))[0]["value"])
 
     def find(self, which: DeadLetterFilter, *, limit: int | None = None) -> list[DeadLetterInfo]:
         """Return dead letters, the newest first, at most ``limit``."""
-        return [DeadLetterInfo.from_row(row) for row in self._rows(_FIND, which, limit=limit)]
+        return [DeadLetterInfo.from_row(row) for row in self._rows(sql.FIND, which, limit=limit)]
 
     def replay(
         self,
@@ -80,20 +57,15 @@ class DeadLetters:
             if data is not None:
                 raise ValueError("give a payload, or a patch of it")
             change = patch if isinstance(patch, str) else Jsonb(patch)
-            return int((self._rows(_PATCH, which, patch=change))[0]["value"])
-        checked([data])
-        return int((self._rows(_REPLAY, which, data=data))[0]["value"])
+            return int((self._rows(sql.PATCH, which, patch=change))[0]["value"])
+        return int((self._rows(sql.REPLAY, which, data=data))[0]["value"])
 
     def purge(self, which: DeadLetterFilter) -> int:
         """Delete them; return their number."""
-        return int((self._rows(_PURGE, which))[0]["value"])
+        return int((self._rows(sql.PURGE, which))[0]["value"])
 
     def _rows(self, statement: bytes, which: DeadLetterFilter, **more: Any) -> list[dict[str, Any]]:
-        if not isinstance(which, DeadLetterFilter):
-            raise TypeError(f"dead letters are chosen by a DeadLetterFilter, not {which!r:.80}")
-        given = asdict(which)
-        checked(given.values())
-        ids = None if which.ids is None else list(which.ids)
+        given = sql.parameters(which, **more)
         with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(statement, given | {"ids": ids} | more)
+            cursor.execute(statement, given)
             return cursor.fetchall()

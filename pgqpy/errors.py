@@ -434,33 +434,28 @@ def is_transient(error: BaseException) -> bool:
 
 def from_psycopg(error: psycopg.Error) -> PgqError:
     """Return our error for one of psycopg's."""
-    message = error.diag.message_primary or str(error).strip() or type(error).__name__
+    return from_driver(error)
+
+
+def from_driver(error: Any) -> PgqError:
+    """Return our error for one of any driver: psycopg, psycopg2, asyncpg."""
+    # The server's report, of psycopg and psycopg2; asyncpg's errors have it themselves.
+    diag = getattr(error, "diag", None)
+    sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    message = getattr(diag, "message_primary", None) or getattr(error, "message", None)
+    message = message or str(error).strip() or type(error).__name__
     # Without a SQLSTATE the error is libpq's: the connection failed.
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+    if isinstance(error, psycopg.OperationalError) and sqlstate is None:
         return ConnectionFailed(message)
-    ours = of_sqlstate(
-        error.sqlstate, message, hint=error.diag.message_hint, detail=error.diag.message_detail
-    )
-    if row := _COPIED.search(error.diag.context or ""):
+    hint = getattr(diag, "message_hint", None) or getattr(error, "hint", None)
+    detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
+    ours = of_sqlstate(sqlstate, message, hint=hint, detail=detail)
+    if row := _COPIED.search(getattr(diag, "context", None) or ""):
         ours.add_note(f"row {row[1]} of those copied")
     return ours
 
 
 _COPIED = re.compile(r"^COPY \S+, \w+ (\d+)", re.MULTILINE)
-
-
-def from_driver(error: Any) -> PgqError:
-    """Return our error for one of any driver: psycopg, psycopg2, asyncpg."""
-    if isinstance(error, psycopg.Error):
-        return from_psycopg(error)
-    # psycopg2's diag holds the server's report.
-    diag = getattr(error, "diag", None)
-    return of_sqlstate(
-        getattr(error, "sqlstate", None) or getattr(error, "pgcode", None),
-        getattr(diag, "message_primary", None) or getattr(error, "message", None) or str(error),
-        hint=getattr(diag, "message_hint", None) or getattr(error, "hint", None),
-        detail=getattr(diag, "message_detail", None) or getattr(error, "detail", None),
-    )
 
 
 def of_sqlstate(

@@ -6,7 +6,7 @@ from pgqpy._wire.copy_format import HEADER, MAX_EVENT_BYTES, NEW_EVENT_COLUMNS, 
 from pgqpy._wire.row_format import OPERATIONS, decode_urlencoded, is_json, operation_and_key
 from pgqpy._wire.statements import copy_in, copy_out, padded
 from pgqpy.connection import Connection
-from pgqpy.consumer.batch import CopyReader
+from pgqpy.consumer._readers import CopyReader
 from pgqpy.errors import translate_errors
 
 __all__ = [

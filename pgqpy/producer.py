@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -16,15 +16,22 @@ from psycopg.copy import LibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy._delivery import PIECE, AnyEvent, Delivery
+from pgqpy._delivery import (
+    CANCEL_EVENT,
+    CURRENT_TABLE,
+    FIRST_EVENT,
+    MAY_CALL,
+    PIECE,
+    AnyEvent,
+    Delivery,
+)
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
-from pgqpy._runtime.contracts import Contracts, fitting
+from pgqpy._runtime.contracts import Contracts
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
 from pgqpy._wire.statements import (
-    call,
     checked,
     copy_in,
     insert_into_relation,
@@ -36,12 +43,12 @@ from pgqpy._wire.statements import (
 from pgqpy.connection import Connection
 from pgqpy.errors import (
     PayloadTooLarge,
+    PgqError,
     QueueNotFound,
     SchemaMissing,
     translate_errors,
 )
-from pgqpy.shards._current import MapSource
-from pgqpy.shards._entrance import Entrance, checked_keys
+from pgqpy.shards._current import ENTER_SHARD, CurrentMap, MapSource
 from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ class Producer:
 
     def __init__(self, queue: str, *, check: bool = False, shards: MapSource | None = None) -> None:
         self.queue = queue
-        self._entrance = None if shards is None else Entrance(queue, shards)
+        self._shards = None if shards is None else CurrentMap(shards, queue)
         self._contracts = Contracts(queue) if check else None
 
     def insert_event(
@@ -99,8 +106,8 @@ class Producer:
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         _require_usable(conn)
-        if self._entrance is not None:
-            (self._entrance.enter(conn))(shard_key)
+        if self._shards is not None:
+            (self._enter(conn, self._shards))(shard_key)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (self._contracts.read(conn)).check(fields[0], fields[1])
@@ -119,7 +126,7 @@ class Producer:
         delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
         RetryTransaction if the event was delivered after the transaction began.
         """
-        return bool((fetch(conn, _CANCEL_EVENT, [self.queue, event_id]))[0][0])
+        return bool((fetch(conn, CANCEL_EVENT, [self.queue, event_id]))[0][0])
 
     def insert_events(
         self,
@@ -147,13 +154,9 @@ class Producer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 conn.execute(b"")
             with conn.transaction():
-                if self._entrance is not None:
-                    check = self._entrance.enter(conn)
-                    events = checked_keys(check, events, shard_key)
-                if self._contracts is not None:
-                    events = fitting(self._contracts.read(conn), events)
+                checked = self._checked(conn, events, shard_key)
                 write = self._copy if delivery.plain else self._in_pieces
-                span.count = count = write(conn, events, delivery)
+                span.count = count = write(conn, checked, delivery)
                 return count
 
     def insert_events_returning(
@@ -173,16 +176,40 @@ class Producer:
         """
         _require_usable(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
-        if self._entrance is not None:
-            check = self._entrance.enter(conn)
-            events = list(checked_keys(check, events, shard_key))
-        if self._contracts is not None:
-            validators = self._contracts.read(conn)
-            events = list(fitting(validators, events))
+        checked = self._checked(conn, events, shard_key)
+        held = list(each(checked))
         with sending(EVENTS, self.queue) as span:
-            ids = self._insert_many(conn, list(events), delivery)
+            ids = self._insert_many(conn, held, delivery)
             span.count = len(ids)
         return [int(event_id) for (event_id,) in ids]
+
+    def _enter(self, conn: Connection, shards: CurrentMap) -> Callable[[Any], None]:
+        """Enter the shard of a connection's database, in whose version it stays until the
+        transaction ends; return the check of a key."""
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            raise PgqError(
+                "an event for a shard is written in a transaction, and the connection has none",
+                hint="Write it inside `with conn.transaction():`, or without autocommit.",
+            )
+        ((name, version),) = fetch(conn, ENTER_SHARD, [self.queue])
+        return shards.writable(name, version)
+
+    def _checked(
+        self,
+        conn: Connection,
+        events: Iterable[AnyEvent],
+        shard_key: Callable[[EventFields], str] | None,
+    ) -> Iterable[AnyEvent]:
+        """Return the events; reading them raises at the first one that is not for here."""
+        if self._shards is not None:
+            check_key = self._enter(conn, self._shards)
+            if shard_key is None:
+                check_key(None)
+            else:
+                events = _checking(lambda event: check_key(shard_key(event)), events)
+        if self._contracts is not None:
+            events = _checking((self._contracts.read(conn)).check_new, events)
+        return events
 
     def _insert(self, conn: Connection, fields: Sequence[str | None]) -> int:
         """Write an event by the function, whose errors are clear, once on each connection; after
@@ -196,7 +223,7 @@ class Producer:
             if ways.get(self.queue):
                 return (self._by_relation(conn, into_relation, fields))[0][0]
         arguments = [self.queue, *fields, self.queue]
-        [(event_id, is_relation)] = fetch(conn, _FIRST_EVENT, arguments)
+        [(event_id, is_relation)] = fetch(conn, FIRST_EVENT, arguments)
         ways[self.queue] = (
             is_relation
             and conn.prepare_threshold is not None
@@ -251,7 +278,7 @@ class Producer:
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
-            cursor.execute(_CURRENT_TABLE, checked([self.queue, self.queue]))
+            cursor.execute(CURRENT_TABLE, checked([self.queue, self.queue]))
             [(table,)] = cursor.fetchall()
             if table is None:
                 return self._in_pieces(conn, events, delivery)
@@ -280,6 +307,12 @@ class _Writer(LibpqWriter):
         super().write(data)
 
 
+def _checking(check: Callable[[Any], None], events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+    for event in each(events):
+        check(event)
+        yield event
+
+
 def _require_usable(conn: object) -> None:
     if not isinstance(conn, psycopg.Connection):
         raise TypeError(
@@ -295,28 +328,9 @@ def _require_usable(conn: object) -> None:
 def _may_call(conn: Connection) -> bool:
     """Return whether the role that the connection has now may call the functions."""
     # If the function is missing, its call says so.
-    return (fetch(conn, _MAY_CALL))[0][0] is not False
+    return (fetch(conn, MAY_CALL))[0][0] is not False
 
 
 #: Whether single events go by the relation, for each connection and queue. It stays when the role
 #: changes: what a function has written, the relation takes from every role with the right.
 _ways: WeakKeyDictionary[Connection, dict[str, bool]] = WeakKeyDictionary()
-
-_MAY_CALL = b"""
-select pg_catalog.has_function_privilege(
-           pg_catalog.to_regprocedure('pgq.insert_event(text, text, text)'), 'execute')
-"""
-
-# PgQ's own queues are no relations.
-_FIRST_EVENT = b"""
-select pgq.insert_event(%s, %s, %s, %s, %s, %s, %s),
-       pg_catalog.to_regclass('pgq_queue.' || pg_catalog.quote_ident(%s)) is not null
-"""
-
-# COPY does not count the events of a transaction, if their number is limited.
-_CURRENT_TABLE = b"""
-select case when not exists (select from pgq.queue
-                              where queue_name = %s and queue_per_tx_limit is not null)
-       then pgq.current_event_table(%s) end
-"""
-_CANCEL_EVENT = call("cancel_event", 2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -13,15 +13,22 @@ from psycopg.copy import AsyncLibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy._delivery import PIECE, AnyEvent, Delivery
+from pgqpy._delivery import (
+    CANCEL_EVENT,
+    CURRENT_TABLE,
+    FIRST_EVENT,
+    MAY_CALL,
+    PIECE,
+    AnyEvent,
+    Delivery,
+)
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
-from pgqpy._runtime.contracts_async import AsyncContracts, async_fitting
+from pgqpy._runtime.contracts_async import AsyncContracts
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.event_data import EventData as EventData  # noqa: PLC0414
 from pgqpy._wire.statements import (
-    call,
     checked,
     copy_in,
     insert_into_relation,
@@ -33,12 +40,12 @@ from pgqpy._wire.statements import (
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import (
     PayloadTooLarge,
+    PgqError,
     QueueNotFound,
     SchemaMissing,
     translate_errors,
 )
-from pgqpy.shards._current import MapSource
-from pgqpy.shards._entrance_async import AsyncEntrance, async_checked_keys
+from pgqpy.shards._current import ENTER_SHARD, CurrentMap, MapSource
 from pgqpy.telemetry._spans import EVENTS, marked, marker, sending
 
 if TYPE_CHECKING:
@@ -76,7 +83,7 @@ class AsyncProducer:
 
     def __init__(self, queue: str, *, check: bool = False, shards: MapSource | None = None) -> None:
         self.queue = queue
-        self._entrance = None if shards is None else AsyncEntrance(queue, shards)
+        self._shards = None if shards is None else CurrentMap(shards, queue)
         self._contracts = AsyncContracts(queue) if check else None
 
     async def insert_event(
@@ -96,8 +103,8 @@ class AsyncProducer:
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         _require_usable(conn)
-        if self._entrance is not None:
-            (await self._entrance.enter(conn))(shard_key)
+        if self._shards is not None:
+            (await self._enter(conn, self._shards))(shard_key)
         fields = texts(padded((type, data, extra1, extra2, extra3, extra4)))
         if self._contracts is not None:
             (await self._contracts.read(conn)).check(fields[0], fields[1])
@@ -116,7 +123,7 @@ class AsyncProducer:
         delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
         RetryTransaction if the event was delivered after the transaction began.
         """
-        return bool((await async_fetch(conn, _CANCEL_EVENT, [self.queue, event_id]))[0][0])
+        return bool((await async_fetch(conn, CANCEL_EVENT, [self.queue, event_id]))[0][0])
 
     async def insert_events(
         self,
@@ -144,13 +151,9 @@ class AsyncProducer:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
                 await conn.execute(b"")
             async with conn.transaction():
-                if self._entrance is not None:
-                    check = await self._entrance.enter(conn)
-                    events = async_checked_keys(check, events, shard_key)
-                if self._contracts is not None:
-                    events = async_fitting(await self._contracts.read(conn), events)
+                checked = await self._checked(conn, events, shard_key)
                 write = self._copy if delivery.plain else self._in_pieces
-                span.count = count = await write(conn, events, delivery)
+                span.count = count = await write(conn, checked, delivery)
                 return count
 
     async def insert_events_returning(
@@ -170,16 +173,40 @@ class AsyncProducer:
         """
         _require_usable(conn)
         delivery = Delivery(at=at, delay=delay, key=key)
-        if self._entrance is not None:
-            check = await self._entrance.enter(conn)
-            events = [each async for each in async_checked_keys(check, events, shard_key)]
-        if self._contracts is not None:
-            validators = await self._contracts.read(conn)
-            events = [event async for event in async_fitting(validators, events)]
+        checked = await self._checked(conn, events, shard_key)
+        held = [event async for event in async_each(checked)]
         with sending(EVENTS, self.queue) as span:
-            ids = await self._insert_many(conn, list(events), delivery)
+            ids = await self._insert_many(conn, held, delivery)
             span.count = len(ids)
         return [int(event_id) for (event_id,) in ids]
+
+    async def _enter(self, conn: AsyncConnection, shards: CurrentMap) -> Callable[[Any], None]:
+        """Enter the shard of a connection's database, in whose version it stays until the
+        transaction ends; return the check of a key."""
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            raise PgqError(
+                "an event for a shard is written in a transaction, and the connection has none",
+                hint="Write it inside `with conn.transaction():`, or without autocommit.",
+            )
+        ((name, version),) = await async_fetch(conn, ENTER_SHARD, [self.queue])
+        return shards.writable(name, version)
+
+    async def _checked(
+        self,
+        conn: AsyncConnection,
+        events: Iterable[AnyEvent] | AsyncIterable[AnyEvent],
+        shard_key: Callable[[EventFields], str] | None,
+    ) -> Iterable[AnyEvent] | AsyncIterable[AnyEvent]:
+        """Return the events; reading them raises at the first one that is not for here."""
+        if self._shards is not None:
+            check_key = await self._enter(conn, self._shards)
+            if shard_key is None:
+                check_key(None)
+            else:
+                events = _checking(lambda event: check_key(shard_key(event)), events)
+        if self._contracts is not None:
+            events = _checking((await self._contracts.read(conn)).check_new, events)
+        return events
 
     async def _insert(self, conn: AsyncConnection, fields: Sequence[str | None]) -> int:
         """Write an event by the function, whose errors are clear, once on each connection; after
@@ -193,7 +220,7 @@ class AsyncProducer:
             if ways.get(self.queue):
                 return (await self._by_relation(conn, into_relation, fields))[0][0]
         arguments = [self.queue, *fields, self.queue]
-        [(event_id, is_relation)] = await async_fetch(conn, _FIRST_EVENT, arguments)
+        [(event_id, is_relation)] = await async_fetch(conn, FIRST_EVENT, arguments)
         ways[self.queue] = (
             is_relation
             and conn.prepare_threshold is not None
@@ -248,7 +275,7 @@ class AsyncProducer:
         async with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
-            await cursor.execute(_CURRENT_TABLE, checked([self.queue, self.queue]))
+            await cursor.execute(CURRENT_TABLE, checked([self.queue, self.queue]))
             [(table,)] = await cursor.fetchall()
             if table is None:
                 return await self._in_pieces(conn, events, delivery)
@@ -277,6 +304,14 @@ class _AsyncWriter(AsyncLibpqWriter):
         await super().write(data)
 
 
+async def _checking(
+    check: Callable[[Any], None], events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
+) -> AsyncIterator[AnyEvent]:
+    async for event in async_each(events):
+        check(event)
+        yield event
+
+
 def _require_usable(conn: object) -> None:
     if not isinstance(conn, psycopg.AsyncConnection):
         raise TypeError(
@@ -292,28 +327,9 @@ def _require_usable(conn: object) -> None:
 async def _may_call(conn: AsyncConnection) -> bool:
     """Return whether the role that the connection has now may call the functions."""
     # If the function is missing, its call says so.
-    return (await async_fetch(conn, _MAY_CALL))[0][0] is not False
+    return (await async_fetch(conn, MAY_CALL))[0][0] is not False
 
 
 #: Whether single events go by the relation, for each connection and queue. It stays when the role
 #: changes: what a function has written, the relation takes from every role with the right.
 _ways: WeakKeyDictionary[AsyncConnection, dict[str, bool]] = WeakKeyDictionary()
-
-_MAY_CALL = b"""
-select pg_catalog.has_function_privilege(
-           pg_catalog.to_regprocedure('pgq.insert_event(text, text, text)'), 'execute')
-"""
-
-# PgQ's own queues are no relations.
-_FIRST_EVENT = b"""
-select pgq.insert_event(%s, %s, %s, %s, %s, %s, %s),
-       pg_catalog.to_regclass('pgq_queue.' || pg_catalog.quote_ident(%s)) is not null
-"""
-
-# COPY does not count the events of a transaction, if their number is limited.
-_CURRENT_TABLE = b"""
-select case when not exists (select from pgq.queue
-                              where queue_name = %s and queue_per_tx_limit is not null)
-       then pgq.current_event_table(%s) end
-"""
-_CANCEL_EVENT = call("cancel_event", 2)

@@ -7,6 +7,13 @@ binary (see `pgqpy._wire.statements.Array`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
+
+from pgqpy import dsn as dsns
+
 #: Settings by name. libpq itself needs only client_encoding when it connects: see `ENCODING`.
 SETTINGS = {
     # If off, a NULL in the text of an array is a string.
@@ -35,3 +42,23 @@ PIN = "select {}".format(
         f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in SETTINGS.items()
     )
 ).encode()
+
+#: Unless the connection string says otherwise. A dead peer is detected within a minute; the
+#: system's default is two hours.
+DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "application_name": "pgqpy",
+}
+
+
+def with_defaults(
+    dsn: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
+) -> str:
+    """Return a connection string with these settings, and the defaults of what nothing says."""
+    told = {**dsns.parse(dsn), **settings}
+    untold = {key: value for key, value in defaults.items() if key not in told}
+    return make_conninfo(dsn, **untold, **{**settings, **ENCODING})

@@ -214,7 +214,6 @@ async def async_each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 def each(items: Iterable[T]) -> Iterable[T]:
-    """Iterate."""
     return items
 
 
@@ -230,7 +229,6 @@ async def async_holding(lock: threading.Lock) -> AsyncIterator[None]:
 
 
 def holding(lock: threading.Lock) -> threading.Lock:
-    """Hold a lock."""
     return lock
 
 
@@ -365,7 +363,6 @@ async def async_blocking(call: Callable[[], T]) -> T:
 
 
 def blocking(call: Callable[[], T]) -> T:
-    """Run a call."""
     return call()
 
 
@@ -391,7 +388,6 @@ class _Slots:
         return self._error is not None
 
     def check(self) -> None:
-        """Raise the error of a call."""
         if self._error is not None:
             raise self._error
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from pgqpy._delivery import AnyEvent
-from pgqpy._runtime.acompat import async_each
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.contract import Validators
-from pgqpy._wire.statements import padded
 from pgqpy.connection_async import AsyncConnection
 
 _VERSIONS = b"select ev_type, version, added from pgq.get_contract_info(%s) where not captured"
@@ -23,29 +18,17 @@ select i.ev_type, c.version, c.schema::text
 
 
 class AsyncContracts:
-    """The contracts of one queue, compiled once for each connection and version."""
+    """The contracts of one queue, compiled once for each set of versions."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._known: WeakKeyDictionary[AsyncConnection, tuple[list[Any], Validators]]
-        self._known = WeakKeyDictionary()
+        #: With shards, each database may have its own.
+        self._known: dict[tuple[Any, ...], Validators] = {}
 
     async def read(self, conn: AsyncConnection) -> Validators:
         """Return the contracts in force. Raises InvalidContract, ImportError."""
-        versions = await async_fetch(conn, _VERSIONS, [self._queue])
-        known = self._known.get(conn)
-        if known is None or known[0] != versions:
+        versions = tuple(await async_fetch(conn, _VERSIONS, [self._queue]))
+        if versions not in self._known:
             contracts = await async_fetch(conn, _CONTRACTS, [self._queue])
-            known = versions, Validators(self._queue, contracts)
-            self._known[conn] = known
-        return known[1]
-
-
-async def async_fitting(
-    validators: Validators, events: Iterable[AnyEvent] | AsyncIterable[AnyEvent]
-) -> AsyncIterator[AnyEvent]:
-    """Yield the events. Raises ContractViolation at the first one that does not fit."""
-    async for event in async_each(events):
-        row = padded(event)
-        validators.check(row[0], row[1])
-        yield event
+            self._known[versions] = Validators(self._queue, contracts)
+        return self._known[versions]

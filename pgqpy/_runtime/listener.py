@@ -60,7 +60,6 @@ class Subscriber(Receiver):
         self._listener.drain()
 
     def close(self) -> None:
-        """Stop listening."""
         if self.listening:
             self.listening = False
             self._forget()

@@ -57,7 +57,6 @@ class AsyncSubscriber(Receiver):
         self._listener.drain()
 
     async def close(self) -> None:
-        """Stop listening."""
         if self.listening:
             self.listening = False
             self._forget()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from psycopg import Notify, OperationalError
 
+from pgqpy._runtime.acompat import AsyncWaker, Waker
 from pgqpy._runtime.backoff import Backoff
 
 #: The payload for a change that concerns all consumers of a queue: see pgq.tick_channel().
 _CHANGED = "changed"
-
-
-class _Wakes(Protocol):
-    def wake(self) -> None: ...
 
 
 class Receiver:
@@ -26,7 +23,7 @@ class Receiver:
     subject = "ticks"
 
     _listener: Notifications
-    _waker: _Wakes | None = None
+    _waker: Waker | AsyncWaker | None = None
     listening = False
 
     def __init__(self, queue: str) -> None:

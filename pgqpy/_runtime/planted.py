@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/_runtime/planted_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Schemas with our names that another role has made."""
 
 from __future__ import annotations
@@ -8,7 +5,9 @@ from __future__ import annotations
 from typing import LiteralString
 
 from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.connection import Connection
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError
 
 #: The schemas that all programs use; only those of nodes use `NODE`.
@@ -31,6 +30,12 @@ PLANTED: LiteralString = """
 def refuse_planted(conn: Connection, *others: str) -> None:
     """Raise if another role has made one of our schemas: its functions would run as the user."""
     for schema, owner in fetch(conn, PLANTED.encode(), ([*OURS, *others],)):
+        raise planted_schema(schema, owner)
+
+
+async def async_refuse_planted(conn: AsyncConnection, *others: str) -> None:
+    """Do the same for asyncio."""
+    for schema, owner in await async_fetch(conn, PLANTED.encode(), ([*OURS, *others],)):
         raise planted_schema(schema, owner)
 
 

@@ -1,54 +1,39 @@
 # WARNING: generated from pgqpy/_runtime/session_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""A consumer's connections, opened when needed and reopened after they broke."""
+"""Connections of a consumer to a database, opened when needed and reopened after they broke."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel
 
-from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy._runtime.listener import Subscription
 from pgqpy.connection import C, Connection, connect_as
 
-#: The factor by which polls are rarer while notifications of ticks are known to arrive.
-_TRUST = 100
 
-
+@dataclass(slots=True)
 class Session:
-    """Two connections, for the transactions and to read events, and the notifications of ticks."""
+    """Two connections, for the transactions and to read events."""
 
-    def __init__(
-        self,
-        dsn: str,
-        subscription: Subscription | None,
-        *,
-        application_name: str,
-        prepare_threshold: int | None,
-        isolation_level: IsolationLevel,
-    ) -> None:
-        self.dsn = dsn
-        self._subscription = subscription
-        self._application_name = application_name
-        self._prepare_threshold = prepare_threshold
-        self._isolation_level = isolation_level
-        self._working: BatchConnection | None = None
-        self._reading: Connection | None = None
+    dsn: str
+    application_name: str
+    prepare_threshold: int | None
+    isolation_level: IsolationLevel
+    _working: BatchConnection | None = field(default=None, init=False)
+    _reading: Connection | None = field(default=None, init=False)
 
     def working(self) -> BatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
             self._working = self._connect(BatchConnection, self.dsn)
-            self._working.set_isolation_level(self._isolation_level)
+            self._working.set_isolation_level(self.isolation_level)
         return self._working
 
     def reading(self) -> Connection:
-        """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
             self._reading = self.connect_to_read(self.dsn)
         return self._reading
@@ -66,56 +51,18 @@ class Session:
         """Whether a connection that was open broke."""
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
-    def asking(self) -> Connection:
-        """Return `working`'s connection for opening the next batch; later notifications are new."""
-        conn = self.working()
-        if self._subscription is not None:
-            self._subscription.ask()
-        return conn
-
-    def listen(self) -> bool:
-        """Start to listen, unless that failed a short while ago; True if this is new."""
-        return self._subscription is not None and self._subscription.open()
-
-    def up_to_date(self, tick: int) -> bool:
-        """Whether no tick after ``tick`` is known to exist: it has listened since."""
-        return self._subscription is not None and self._subscription.up_to_date(tick)
-
-    def wait(
-        self, waker: Waker, seconds: float, *, for_tick: bool, at_most: float = math.inf
-    ) -> None:
-        """Wait for a tick, for `waker`, or ``seconds``.
-
-        It waits a hundred times as long, up to ``at_most``, if only a tick can end the wait and
-        LISTEN is known to work: then polling only covers a connection that dies unnoticed.
-        """
-        if self._subscription is None:
-            waker.wait(seconds)
-            return
-        if for_tick and self._subscription.works:
-            seconds = min(seconds * _TRUST, at_most)
-        self._subscription.wait(waker, seconds)
-
     def close(self) -> None:
         """Close all connections; the next use opens them again."""
         for conn in (self._working, self._reading):
             if conn is not None:
                 conn.close()
         self._working = self._reading = None
-        if self._subscription is not None:
-            self._subscription.close()
-
-    def move(self, dsn: str, subscription: Subscription | None) -> None:
-        """Close all connections; the next use opens them in another database."""
-        self.close()
-        self.dsn = dsn
-        self._subscription = subscription
 
     def _connect(self, kind: type[C], dsn: str) -> C:
         return connect_as(
             kind,
             dsn,
             autocommit=True,
-            prepare_threshold=self._prepare_threshold,
-            application_name=self._application_name,
+            prepare_threshold=self.prepare_threshold,
+            application_name=self.application_name,
         )

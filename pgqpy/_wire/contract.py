@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from pgqpy._wire.statements import padded
 from pgqpy.errors import ContractViolation, InvalidContract
 
 
@@ -20,6 +21,10 @@ class Validators:
             ev_type: (version, _compile(queue, ev_type, schema))
             for ev_type, version, schema in contracts
         }
+
+    def check_new(self, event: Any) -> None:
+        """Check an event that is to be written."""
+        self.check(*padded(event)[:2])
 
     def check(self, ev_type: str | None, data: str | None) -> None:
         """Raise ContractViolation if a payload does not fit the contract for its type."""

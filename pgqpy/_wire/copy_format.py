@@ -141,7 +141,6 @@ def _keep_bytes(event: Any, row: bytes) -> None:
 
 
 def _texts(fields: bytes) -> list[str | None]:
-    """Return the texts of a row's last fields."""
     texts: list[str | None] = []
     position = 0
     while position < len(fields):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -32,38 +32,6 @@ copy (select {columns}
 
 _COPY_IN = "copy {table} ({columns}) from stdin (format binary)"
 
-EVENT_RETRY_MANY = b"""
-select pgq.event_retry_many(
-           %s, pg_catalog.array_agg(event_id),
-           pg_catalog.array_agg(coalesce(at, clock_timestamp() + delay)))
-  from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, delay)
-"""
-
-EVENT_DEAD_LETTER_MANY = b"""
-select pgq.event_dead_letter_many(%s, %s::bigint[], %s::text[], %s::text[])
-"""
-
-_NEXT_BATCH = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s) batch
-"""
-#: Returns the tick too, for consumers that store it elsewhere; heartbeats of an idle queue are
-#: batches.
-_NEXT_BATCH_AND_TICK = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
-       pgq.get_tick_snapshot(%s, batch.cur_tick_id)::text as tick_snapshot
-  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s, i_heartbeats => true) batch
-"""
-#: Uses only functions of the original PgQ.
-_NEXT_BATCH_OF_PGQ = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag, null::bytea[] as events,
-       case when batch.batch_id > 0 then pgq.batch_event_sql(batch.batch_id) end as batch_sql
-  from pgq.next_batch_custom(%s, %s, %s, null, null) batch
-"""
-
-#: Batches of up to about this many events arrive with their events, which saves a COPY for each.
-MOST_INLINE = 100
-
 
 def start_text(start: object) -> str:
     """Return a place to start at as pgq.find_tick() takes it."""
@@ -75,28 +43,6 @@ def start_text(start: object) -> str:
             hint="Give one, for example datetime(2026, 11, 21, tzinfo=UTC).",
         )
     return start.isoformat()
-
-
-def next_batch(
-    queue: str,
-    consumer: str,
-    max_count: int | None,
-    min_lag: timedelta | None,
-    most_inline: int,
-    *,
-    with_tick: bool = False,
-) -> tuple[bytes, list[Any]]:
-    """Return the statement that opens a consumer's next batch, and its parameters.
-
-    ``most_inline`` is the maximum number of events to get with it. ``with_tick`` is for consumers
-    that store their ticks elsewhere.
-    """
-    if max_count is None:
-        return _NEXT_BATCH_OF_PGQ, [queue, consumer, min_lag]
-    parameters = [queue, consumer, min_lag, max_count, most_inline]
-    if with_tick:
-        return _NEXT_BATCH_AND_TICK, [queue, *parameters]
-    return _NEXT_BATCH, parameters
 
 
 #: The missing NULLs, by the number of fields given.

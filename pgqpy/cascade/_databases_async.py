@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.planted_async import NODE, async_refuse_planted
+from pgqpy._runtime.planted import NODE, async_refuse_planted
 from pgqpy.cascade._statements import KIND
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import ConnectionFailed, comes_from, translate_errors

@@ -11,11 +11,8 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.planted import NODE, refuse_planted
-from pgqpy._runtime.session import Session
 from pgqpy.admin import Admin
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import connect_to
@@ -27,10 +24,10 @@ from pgqpy.cascade._node import (
 )
 from pgqpy.cascade._statements import NodeState
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._loop import Batches
+from pgqpy.consumer._loop import Loop
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
-from pgqpy.consumer.remote import RemoteBatches, SerialConsumer
+from pgqpy.consumer.remote import RemoteLoop, SerialConsumer
 from pgqpy.errors import (
     ConsumerNotRegistered,
     InvalidConsumer,
@@ -165,7 +162,6 @@ class CascadedConsumer(SerialConsumer):
 
     def _check(self) -> None:
         super()._check()
-        self._check_way(CascadedConsumer, "process_remote_batch", "process_remote_event")
         if self.read_dsn is not None:
             raise InvalidConsumer(
                 f"{type(self).__name__} can change its provider, and a standby is that of one node",
@@ -186,36 +182,36 @@ class CascadedConsumer(SerialConsumer):
         with connect_to(location) as source:
             Admin(source).unregister_consumer(self.queue, self.consumer)
 
-    def _batches(self) -> Batches:
-        self._target = CascadedBatches(self)
-        return self._target
+    def _kind_of_loop(self) -> type[Loop]:
+        return CascadedLoop
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
         _check_follows(batch, read_state(target, self.queue, self.consumer))
         return False
 
     def _end(self, target: Connection, batch: Batch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         # Another process with this name may have been faster.
         _check_follows(batch, lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick
         fetch(target, statements.COMPLETED, completed)
 
 
-class CascadedBatches(RemoteBatches):
-    """Batches of the node that the consumer's state names."""
+class CascadedLoop(RemoteLoop):
+    """The run of a consumer, with batches of the node that its state names."""
 
     _consumer: CascadedConsumer
+    # A new provider.
+    _unannounced = True
     #: The DSN of the provider.
     _location: str
 
-    def join(self, conn: Connection) -> bool:
+    def _join(self, conn: Connection) -> bool:
         return self._consumer.register()
 
-    def open(self, session: Session, *, strict: bool) -> Batch | None:
+    def _open(self) -> Batch | None:
         """Open the next batch of the provider, unless the consumer is paused."""
-        mine = self._consumer
-        target = self.connection()
+        target = self.target()
         state = read_state(target, *self._names)
         if not state.uptodate:
             fetch(target, statements.UPTODATE, self._names)
@@ -224,30 +220,27 @@ class CascadedBatches(RemoteBatches):
         if state.paused:
             return None
         self._location = str(state.provider_location)
-        if session.dsn != self._location:
-            listens = Subscription(self._location, mine.queue) if mine.listen else None
-            session.move(self._location, listens)
+        if self._session.dsn != self._location:
+            self._disconnect()
+            self._session.dsn = self._location
+            self._subscribe(self._location)
             self._started = False
         try:
-            return super().open(session, strict=strict)
+            return super()._open()
         except ConsumerNotRegistered:
             # It was moved just now.
             self._started = False
             return None
 
-    def wait(self, session: Session, waker: Waker) -> None:
-        # Nothing notifies of a new provider.
-        session.wait(waker, self._consumer.poll_interval, for_tick=False)
-
-    def failed(self, batch: Batch, error: Exception) -> None:
-        super().failed(batch, error)
+    def _failed(self, batch: Batch, error: Exception) -> None:
         with suppress(psycopg.Error, PgqError):
-            note_error(self.connection(), *self._names, error)
+            note_error(self.target(), *self._names, error)
+        super()._failed(batch, error)
 
     def _start(self, conn: Connection) -> None:
         """Stand at the tick that the node has applied."""
         refuse_planted(conn, NODE)
-        target = self.connection()
+        target = self.target()
         state = read_state(target, *self._names)
         position = fetch(conn, statements.POSITION, self._names)
         if position != [(state.completed,)]:

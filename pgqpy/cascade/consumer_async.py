@@ -8,11 +8,8 @@ from typing import Unpack
 import psycopg
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.listener_async import AsyncSubscription
-from pgqpy._runtime.planted_async import NODE, async_refuse_planted
-from pgqpy._runtime.session_async import AsyncSession
+from pgqpy._runtime.planted import NODE, async_refuse_planted
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases_async import async_connect_to
@@ -24,10 +21,10 @@ from pgqpy.cascade._node_async import (
 )
 from pgqpy.cascade._statements import NodeState
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer._loop_async import AsyncLoop
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.consumer.remote_async import AsyncRemoteBatches, AsyncSerialConsumer
+from pgqpy.consumer.remote_async import AsyncRemoteLoop, AsyncSerialConsumer
 from pgqpy.errors import (
     ConsumerNotRegistered,
     InvalidConsumer,
@@ -166,7 +163,6 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
 
     def _check(self) -> None:
         super()._check()
-        self._check_way(AsyncCascadedConsumer, "process_remote_batch", "process_remote_event")
         if self.read_dsn is not None:
             raise InvalidConsumer(
                 f"{type(self).__name__} can change its provider, and a standby is that of one node",
@@ -187,36 +183,36 @@ class AsyncCascadedConsumer(AsyncSerialConsumer):
         async with await async_connect_to(location) as source:
             await AsyncAdmin(source).unregister_consumer(self.queue, self.consumer)
 
-    def _batches(self) -> AsyncBatches:
-        self._target = AsyncCascadedBatches(self)
-        return self._target
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return AsyncCascadedLoop
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         _check_follows(batch, await async_read_state(target, self.queue, self.consumer))
         return False
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         # Another process with this name may have been faster.
         _check_follows(batch, await async_lock_state(target, self.queue, self.consumer))
         completed = self.queue, self.consumer, batch.tick
         await async_fetch(target, statements.COMPLETED, completed)
 
 
-class AsyncCascadedBatches(AsyncRemoteBatches):
-    """Batches of the node that the consumer's state names."""
+class AsyncCascadedLoop(AsyncRemoteLoop):
+    """The run of a consumer, with batches of the node that its state names."""
 
     _consumer: AsyncCascadedConsumer
+    # A new provider.
+    _unannounced = True
     #: The DSN of the provider.
     _location: str
 
-    async def join(self, conn: AsyncConnection) -> bool:
+    async def _join(self, conn: AsyncConnection) -> bool:
         return await self._consumer.register()
 
-    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+    async def _open(self) -> AsyncBatch | None:
         """Open the next batch of the provider, unless the consumer is paused."""
-        mine = self._consumer
-        target = await self.connection()
+        target = await self.target()
         state = await async_read_state(target, *self._names)
         if not state.uptodate:
             await async_fetch(target, statements.UPTODATE, self._names)
@@ -225,30 +221,27 @@ class AsyncCascadedBatches(AsyncRemoteBatches):
         if state.paused:
             return None
         self._location = str(state.provider_location)
-        if session.dsn != self._location:
-            listens = AsyncSubscription(self._location, mine.queue) if mine.listen else None
-            await session.move(self._location, listens)
+        if self._session.dsn != self._location:
+            await self._disconnect()
+            self._session.dsn = self._location
+            self._subscribe(self._location)
             self._started = False
         try:
-            return await super().open(session, strict=strict)
+            return await super()._open()
         except ConsumerNotRegistered:
             # It was moved just now.
             self._started = False
             return None
 
-    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
-        # Nothing notifies of a new provider.
-        await session.wait(waker, self._consumer.poll_interval, for_tick=False)
-
-    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
-        await super().failed(batch, error)
+    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
         with suppress(psycopg.Error, PgqError):
-            await async_note_error(await self.connection(), *self._names, error)
+            await async_note_error(await self.target(), *self._names, error)
+        await super()._failed(batch, error)
 
     async def _start(self, conn: AsyncConnection) -> None:
         """Stand at the tick that the node has applied."""
         await async_refuse_planted(conn, NODE)
-        target = await self.connection()
+        target = await self.target()
         state = await async_read_state(target, *self._names)
         position = await async_fetch(conn, statements.POSITION, self._names)
         if position != [(state.completed,)]:

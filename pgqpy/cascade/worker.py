@@ -36,7 +36,7 @@ from pgqpy.cascade._node import (
 from pgqpy.cascade._provider import Provider
 from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection import Connection
-from pgqpy.consumer.batch import CopyReader
+from pgqpy.consumer._readers import CopyReader
 from pgqpy.errors import (
     ConnectionFailed,
     InvalidConsumer,

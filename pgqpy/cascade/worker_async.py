@@ -33,7 +33,7 @@ from pgqpy.cascade._node_async import (
 from pgqpy.cascade._provider_async import AsyncProvider
 from pgqpy.cascade._statements import News, NodeState, Tick
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer.batch_async import AsyncCopyReader
+from pgqpy.consumer._readers_async import AsyncCopyReader
 from pgqpy.errors import (
     ConnectionFailed,
     InvalidConsumer,

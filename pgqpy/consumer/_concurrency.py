@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from pgqpy._runtime.acompat import async_own_error
 from pgqpy._runtime.batch_connection_async import async_savepoint
-from pgqpy._runtime.checks import COUNT, Kind
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.event import Event
 
@@ -158,22 +157,23 @@ class AsyncKeyOrder:
     order, like the tasks of `AsyncConcurrentEvents`.
     """
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, key_of: Callable[[Event], str]) -> None:
         self._places = asyncio.Semaphore(at_once)
+        self._key_of = key_of
         self._last: dict[str, asyncio.Event] = {}
         self._done: dict[int, asyncio.Event] = {}
 
-    async def begin(self, event_id: int, key: str) -> None:
-        """Wait for the event's turn, and for a place."""
+    async def process(self, process: Callable[[Event], Awaitable[None]], event: Event) -> None:
+        """Process an event in its turn. If that fails, the next one of the key waits for `end`:
+        the key may have to be parked."""
+        key = self._key_of(event)
         before = self._last.get(key)
-        self._last[key] = self._done[event_id] = asyncio.Event()
+        self._last[key] = self._done[event.id] = asyncio.Event()
         if before is not None:
             await before.wait()
-        await self._places.acquire()
-
-    def leave(self) -> None:
-        """Free the place. The next event must still wait: the key may have to be parked."""
-        self._places.release()
+        async with self._places:
+            await process(event)
+        self.end(event.id)
 
     def end(self, event_id: int) -> None:
         """Let the next event of the key begin."""
@@ -192,9 +192,3 @@ class _OneByOne:
 
 ConcurrentEvents: TypeAlias = _OneByOne
 KeyOrder: TypeAlias = _OneByOne
-
-#: The kinds of a consumer's ``concurrency``.
-async_concurrency = COUNT
-concurrency = Kind(
-    "a whole number, 1: only AsyncConsumer can process several events", lambda n: n == 1
-)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from psycopg.pq import TransactionStatus
 
@@ -34,6 +35,7 @@ class RunInPieces(Exception):
     """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
 
 
+@dataclass(frozen=True, slots=True)
 class EventByEvent:
     """One run over a batch.
 
@@ -41,38 +43,30 @@ class EventByEvent:
     others end the run. ``failed`` is then called with the event and its error.
     """
 
-    def __init__(
-        self,
-        conn: Connection,
-        batch: Batch,
-        process: Callable[[Event], None],
-        handles: Callable[[Exception], bool],
-        failed: Callable[[Event, Exception], None],
-    ) -> None:
-        self._conn = conn
-        self._batch = batch
-        self._process = process
-        self._handles = handles
-        self._failed = failed
+    conn: Connection
+    batch: Batch
+    process: Callable[[Event], None]
+    handles: Callable[[Exception], bool]
+    failed: Callable[[Event, Exception], None]
 
     def run(self, at_once: int) -> None:
         """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
         errors."""
         if at_once > 1:
-            concurrent = ConcurrentEvents(self._conn, at_once, savepoints=self._batch.in_pieces)
-            concurrent.run(self._batch, self._process, self._failed_there)
-        elif self._batch.in_pieces:
+            concurrent = ConcurrentEvents(self.conn, at_once, savepoints=self.batch.in_pieces)
+            concurrent.run(self.batch, self.process, self._failed_there)
+        elif self.batch.in_pieces:
             self._run_in_pieces()
         else:
             self._run_straight()
-        ignored = self._status == TransactionStatus.INERROR and not self._batch.in_pieces
-        if ignored and self._handles(swallowed_error()):
+        ignored = self._status == TransactionStatus.INERROR and not self.batch.in_pieces
+        if ignored and self.handles(swallowed_error()):
             # An event ignored the error of one of its statements; nothing would commit.
             raise RunInPieces
 
     def _run_straight(self) -> None:
-        process = self._process
-        for event in self._batch:
+        process = self.process
+        for event in self.batch:
             try:
                 process(event)
             except (Exception, asyncio.CancelledError) as raised:
@@ -83,7 +77,7 @@ class EventByEvent:
     def _failed_there(self, event: Event, error: Exception, *, spoiled: bool) -> None:
         """Handle an event's failure; ``spoiled`` tells whether its writes may be in the
         transaction."""
-        if self._conn.closed or not self._handles(error):
+        if self.conn.closed or not self.handles(error):
             blame(event.id, error)
             raise error
         if spoiled:
@@ -92,7 +86,7 @@ class EventByEvent:
 
     def _fail(self, event: Event, error: Exception) -> None:
         try:
-            self._failed(event, error)
+            self.failed(event, error)
         except Exception as raised:
             blame(event.id, raised)
             raise
@@ -100,7 +94,7 @@ class EventByEvent:
     def _run_in_pieces(self) -> None:
         events: list[Event] = []
         characters = 0
-        for event in self._batch:
+        for event in self.batch:
             events.append(event)
             if not isinstance(event, UnreadableEvent):
                 characters += len(event.data or "")
@@ -131,20 +125,20 @@ class EventByEvent:
         """Return the number of events processed, and the error that undid them."""
         done = 0
         try:
-            with savepoint(self._conn):
+            with savepoint(self.conn):
                 for event in events:
-                    self._process(event)
+                    self.process(event)
                     done += 1
         except (Exception, asyncio.CancelledError) as raised:
             error = own_error(raised)
-            if self._conn.closed or not self._handles(error):
+            if self.conn.closed or not self.handles(error):
                 if done < len(events):
                     blame(events[done].id, error)
                 raise error  # noqa: B904
-            self._batch.retries.forget(event.id for event in events)
+            self.batch.retries.forget(event.id for event in events)
             return done, error
         return done, None
 
     @property
     def _status(self) -> TransactionStatus:
-        return self._conn.info.transaction_status
+        return self.conn.info.transaction_status

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from psycopg.pq import TransactionStatus
 
@@ -31,6 +32,7 @@ class RunInPieces(Exception):
     """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
 
 
+@dataclass(frozen=True, slots=True)
 class AsyncEventByEvent:
     """One run over a batch.
 
@@ -38,40 +40,30 @@ class AsyncEventByEvent:
     others end the run. ``failed`` is then called with the event and its error.
     """
 
-    def __init__(
-        self,
-        conn: AsyncConnection,
-        batch: AsyncBatch,
-        process: Callable[[Event], Awaitable[None]],
-        handles: Callable[[Exception], bool],
-        failed: Callable[[Event, Exception], Awaitable[None]],
-    ) -> None:
-        self._conn = conn
-        self._batch = batch
-        self._process = process
-        self._handles = handles
-        self._failed = failed
+    conn: AsyncConnection
+    batch: AsyncBatch
+    process: Callable[[Event], Awaitable[None]]
+    handles: Callable[[Exception], bool]
+    failed: Callable[[Event, Exception], Awaitable[None]]
 
     async def run(self, at_once: int) -> None:
         """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
         errors."""
         if at_once > 1:
-            concurrent = AsyncConcurrentEvents(
-                self._conn, at_once, savepoints=self._batch.in_pieces
-            )
-            await concurrent.run(self._batch, self._process, self._failed_there)
-        elif self._batch.in_pieces:
+            concurrent = AsyncConcurrentEvents(self.conn, at_once, savepoints=self.batch.in_pieces)
+            await concurrent.run(self.batch, self.process, self._failed_there)
+        elif self.batch.in_pieces:
             await self._run_in_pieces()
         else:
             await self._run_straight()
-        ignored = self._status == TransactionStatus.INERROR and not self._batch.in_pieces
-        if ignored and self._handles(swallowed_error()):
+        ignored = self._status == TransactionStatus.INERROR and not self.batch.in_pieces
+        if ignored and self.handles(swallowed_error()):
             # An event ignored the error of one of its statements; nothing would commit.
             raise RunInPieces
 
     async def _run_straight(self) -> None:
-        process = self._process
-        async for event in self._batch:
+        process = self.process
+        async for event in self.batch:
             try:
                 await process(event)
             except (Exception, asyncio.CancelledError) as raised:
@@ -82,7 +74,7 @@ class AsyncEventByEvent:
     async def _failed_there(self, event: Event, error: Exception, *, spoiled: bool) -> None:
         """Handle an event's failure; ``spoiled`` tells whether its writes may be in the
         transaction."""
-        if self._conn.closed or not self._handles(error):
+        if self.conn.closed or not self.handles(error):
             blame(event.id, error)
             raise error
         if spoiled:
@@ -91,7 +83,7 @@ class AsyncEventByEvent:
 
     async def _fail(self, event: Event, error: Exception) -> None:
         try:
-            await self._failed(event, error)
+            await self.failed(event, error)
         except Exception as raised:
             blame(event.id, raised)
             raise
@@ -99,7 +91,7 @@ class AsyncEventByEvent:
     async def _run_in_pieces(self) -> None:
         events: list[Event] = []
         characters = 0
-        async for event in self._batch:
+        async for event in self.batch:
             events.append(event)
             if not isinstance(event, UnreadableEvent):
                 characters += len(event.data or "")
@@ -130,20 +122,20 @@ class AsyncEventByEvent:
         """Return the number of events processed, and the error that undid them."""
         done = 0
         try:
-            async with async_savepoint(self._conn):
+            async with async_savepoint(self.conn):
                 for event in events:
-                    await self._process(event)
+                    await self.process(event)
                     done += 1
         except (Exception, asyncio.CancelledError) as raised:
             error = async_own_error(raised)
-            if self._conn.closed or not self._handles(error):
+            if self.conn.closed or not self.handles(error):
                 if done < len(events):
                     blame(events[done].id, error)
                 raise error  # noqa: B904
-            self._batch.retries.forget(event.id for event in events)
+            self.batch.retries.forget(event.id for event in events)
             return done, error
         return done, None
 
     @property
     def _status(self) -> TransactionStatus:
-        return self._conn.info.transaction_status
+        return self.conn.info.transaction_status

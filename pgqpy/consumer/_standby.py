@@ -9,16 +9,19 @@ import pickle
 from collections.abc import Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
-import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.session import Session
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection import Connection
-from pgqpy.consumer.batch import Batch, Reader
+from pgqpy.consumer._batch import BatchFields
+from pgqpy.consumer._readers import Reader
+from pgqpy.consumer._settings import ConsumerSettings
+from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
@@ -35,34 +38,22 @@ _AGAIN = 30.0
 _IN_MEMORY = 16 * 1024 * 1024
 
 
-class Reads(Protocol):
-    """The parts of a consumer that are used here."""
-
-    queue: str
-    stopping: bool
-    read_patience: float | None
-
-    def log_fields(self) -> dict[str, Any]: ...
-
-
 class Standby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
-        self,
-        consumer: Reads,
-        waker: Waker,
-        connect: Callable[[], Connection],
+        self, consumer: ConsumerSettings, waker: Waker, primary: Session, dsn: str
     ) -> None:
         self._consumer = consumer
         self._waker = waker
-        self._connect = connect
+        self._primary = primary
+        self._dsn = dsn
         self._conn: Connection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
         self._look_at = 0.0
 
-    def read(self, batch: Batch) -> Reader | None:
+    def read(self, batch: BatchFields) -> Reader | None:
         """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
         def spooled(conn: Connection, query: str) -> Reader:
@@ -76,7 +67,7 @@ class Standby:
 
         return self.use(batch, spooled)
 
-    def use(self, batch: Batch, work: Callable[[Connection, str], T]) -> T | None:
+    def use(self, batch: BatchFields, work: Callable[[Connection, str], T]) -> T | None:
         """Return what is done with the standby and the query of a batch; None: use the primary.
 
         The query fails where the batch is not replayed. The work may be repeated.
@@ -113,30 +104,30 @@ class Standby:
         if self._conn is not None:
             self._conn.close()
 
-    def _try(self, batch: Batch, work: Callable[[Connection, str], T]) -> T:
+    def _try(self, batch: BatchFields, work: Callable[[Connection, str], T]) -> T:
         if self._conn is None or self._conn.closed:
-            self._conn = self._connect()
-            self._check_copy(self._conn, batch)
+            self._conn = self._primary.connect_to_read(self._dsn)
+            self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
-        ((replayed,),) = fetch(self._conn, _HAS_REPLAYED, place)
+        ((replayed,),) = fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
             raise NotReplayed(
                 f"the standby has not replayed tick {batch.tick} of queue {batch.queue}",
                 hint="Is read_dsn a standby of the queue's server, and does it follow?",
             )
         # A pooler may give the second statement to another server than the first.
-        query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
+        query = sql.SQL(IF_REPLAYED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         try:
             return work(self._conn, query.as_string(None))
         except SchemaMissing as error:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
 
-    def _check_copy(self, conn: Connection, batch: Batch) -> None:
+    def _check_copy(self, conn: Connection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        assert isinstance(batch.source, psycopg.Connection)
-        if fetch(conn, _DATABASE) == fetch(batch.source, _DATABASE):
+        primary = self._primary.reading()
+        if fetch(conn, DATABASE) == fetch(primary, DATABASE):
             return
         conn.close()
         raise NotReplayed(
@@ -181,12 +172,3 @@ class _SpooledReader(Reader):
     def close(self) -> None:
         super().close()
         self._file.close()
-
-
-_DATABASE = b"""
-select system_identifier, d.oid
-  from pg_catalog.pg_control_system()
-  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
-"""
-_HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
-_GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

@@ -6,16 +6,19 @@ import pickle
 from collections.abc import Awaitable, Callable, Collection
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
-import psycopg
 from psycopg import sql
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.copy_format import decode_events
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer.batch_async import AsyncBatch, AsyncReader
+from pgqpy.consumer._batch import BatchFields
+from pgqpy.consumer._readers_async import AsyncReader
+from pgqpy.consumer._settings import ConsumerSettings
+from pgqpy.consumer._statements import DATABASE, HAS_REPLAYED, IF_REPLAYED
 from pgqpy.errors import PERMANENT, NotReplayed, PgqError, SchemaMissing
 from pgqpy.event import Event, Retries
 from pgqpy.log import logger
@@ -32,34 +35,22 @@ _AGAIN = 30.0
 _IN_MEMORY = 16 * 1024 * 1024
 
 
-class AsyncReads(Protocol):
-    """The parts of a consumer that are used here."""
-
-    queue: str
-    stopping: bool
-    read_patience: float | None
-
-    def log_fields(self) -> dict[str, Any]: ...
-
-
 class AsyncStandby:
     """Reads batches on a standby, as soon as it has replayed them."""
 
     def __init__(
-        self,
-        consumer: AsyncReads,
-        waker: AsyncWaker,
-        connect: Callable[[], Awaitable[AsyncConnection]],
+        self, consumer: ConsumerSettings, waker: AsyncWaker, primary: AsyncSession, dsn: str
     ) -> None:
         self._consumer = consumer
         self._waker = waker
-        self._connect = connect
+        self._primary = primary
+        self._dsn = dsn
         self._conn: AsyncConnection | None = None
         #: Whether the patience has ended, and the time to look at the standby again.
         self._away = False
         self._look_at = 0.0
 
-    async def read(self, batch: AsyncBatch) -> AsyncReader | None:
+    async def read(self, batch: BatchFields) -> AsyncReader | None:
         """Return a batch's events; None: read them on the primary. Raises like `use`."""
 
         async def spooled(conn: AsyncConnection, query: str) -> AsyncReader:
@@ -74,7 +65,7 @@ class AsyncStandby:
         return await self.use(batch, spooled)
 
     async def use(
-        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+        self, batch: BatchFields, work: Callable[[AsyncConnection, str], Awaitable[T]]
     ) -> T | None:
         """Return what is done with the standby and the query of a batch; None: use the primary.
 
@@ -113,31 +104,31 @@ class AsyncStandby:
             await self._conn.close()
 
     async def _try(
-        self, batch: AsyncBatch, work: Callable[[AsyncConnection, str], Awaitable[T]]
+        self, batch: BatchFields, work: Callable[[AsyncConnection, str], Awaitable[T]]
     ) -> T:
         if self._conn is None or self._conn.closed:
-            self._conn = await self._connect()
-            await self._check_copy(self._conn, batch)
+            self._conn = await self._primary.connect_to_read(self._dsn)
+            await self._check_copy(self._conn)
         place = self._consumer.queue, batch.tick, batch.tick_time
-        ((replayed,),) = await async_fetch(self._conn, _HAS_REPLAYED, place)
+        ((replayed,),) = await async_fetch(self._conn, HAS_REPLAYED, place)
         if not replayed:
             raise NotReplayed(
                 f"the standby has not replayed tick {batch.tick} of queue {batch.queue}",
                 hint="Is read_dsn a standby of the queue's server, and does it follow?",
             )
         # A pooler may give the second statement to another server than the first.
-        query = sql.SQL(_GUARDED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
+        query = sql.SQL(IF_REPLAYED).format(sql.SQL(batch.sql), *map(sql.Literal, place))
         try:
             return await work(self._conn, query.as_string(None))
         except SchemaMissing as error:
             # A group's key may be a function that was created after the tick.
             raise NotReplayed(f"the standby lacks what the query needs: {error.message}") from error
 
-    async def _check_copy(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+    async def _check_copy(self, conn: AsyncConnection) -> None:
         """Raise NotReplayed unless it is a copy of the database. Nodes of a cascaded queue have the
         same ticks, and other transactions."""
-        assert isinstance(batch.source, psycopg.AsyncConnection)
-        if await async_fetch(conn, _DATABASE) == await async_fetch(batch.source, _DATABASE):
+        primary = await self._primary.reading()
+        if await async_fetch(conn, DATABASE) == await async_fetch(primary, DATABASE):
             return
         await conn.close()
         raise NotReplayed(
@@ -182,12 +173,3 @@ class _AsyncSpooledReader(AsyncReader):
     async def close(self) -> None:
         await super().close()
         self._file.close()
-
-
-_DATABASE = b"""
-select system_identifier, d.oid
-  from pg_catalog.pg_control_system()
-  join pg_catalog.pg_database d on d.datname = pg_catalog.current_database()
-"""
-_HAS_REPLAYED = b"select pgq.has_replayed(%s, %s, %s)"
-_GUARDED = "select * from ({}) batch where (select pgq.has_replayed({}, {}, {}, true))"

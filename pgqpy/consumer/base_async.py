@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
-from psycopg import IsolationLevel
-
-from pgqpy import dsn as dsns
-from pgqpy._runtime.checks import (
-    COUNT,
-    EXCEPTIONS,
-    INTERVAL,
-    SECONDS,
-    SEVERAL,
-    START,
-    check_handler,
-    check_hooks,
-    check_overridden,
-    check_policy,
-    check_returned,
-    check_settings,
-)
-from pgqpy._runtime.failure import blame, decide, is_outage
-from pgqpy._runtime.listener_async import AsyncSubscription
-from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._runtime.stoppable_async import AsyncStoppable
+from pgqpy._runtime.checks import check_returned
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._concurrency import async_concurrency
 from pgqpy.consumer._events_async import AsyncEventByEvent
-from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
-from pgqpy.consumer._standby_async import AsyncStandby
+from pgqpy.consumer._loop_async import AsyncHooks, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.consumer.progress import session_name
-from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event, UnreadableEvent
-from pgqpy.log import logger
-from pgqpy.models import BatchStats, Start
-from pgqpy.retry import DeadLetter, Retry, RetryPolicy
+from pgqpy.models import Start
 from pgqpy.telemetry import _spans as spans
 
 
@@ -60,16 +33,7 @@ class ConsumerOptions(TypedDict, total=False):
     prepare_threshold: int | None
 
 
-class RunOptions(TypedDict, total=False):
-    """The arguments of `run`, for classes that override it; see `AsyncConsumer.run`."""
-
-    until_empty: bool
-    handle_signals: bool
-    ticker: Literal["auto"] | None
-
-
-# Long: a setting each, which subclasses override.
-class AsyncConsumer(AsyncStoppable):
+class AsyncConsumer(AsyncHooks):
     """Takes a queue's events in batches and stores its position.
 
     Subclass it, name the queue and the consumer, and process events::
@@ -94,61 +58,6 @@ class AsyncConsumer(AsyncStoppable):
     id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
 
-    queue: str = ""
-    """The queue to read."""
-    consumer: str = ""
-    """The name under which the queue stores its position."""
-    start: Start = "now"
-    """Where its events begin, when it is registered for the first time. "now": events from before
-    that are not delivered. "first": with the oldest that the queue still has (its setting ``keep``
-    says for how long). A datetime with a time zone: with those of then, and some from just before,
-    since positions are ticks."""
-
-    batch_size: int | None = 10_000
-    """Take ticks together as one batch up to about this many events. None: one tick at a time."""
-    event_types: Collection[str] | None = None
-    """Only events of these types; the server does not send the others. None: all."""
-    min_lag: timedelta | None = None
-    """The minimum age of events: younger ones wait. None: no minimum."""
-    max_lag: timedelta | None = None
-    """The age of a batch, when it is opened, above which `on_lag` is called."""
-
-    listen: bool = True
-    """Whether to be notified of new ticks by LISTEN, if that is possible."""
-    poll_interval: float = 1.0
-    """Seconds between polls for a batch; a hundred times that while LISTEN is known to work."""
-    read_patience: float | None = 10.0
-    """Seconds to wait for the standby of ``read_dsn``, before batches are read on the primary.
-    None: they never are; a batch that the standby lacks is retried."""
-
-    retry_policy: RetryPolicy | None = None
-    """The action for an event for which `process_event` raises: a `FixedDelay`, an
-    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that
-    returns the seconds until the retry, or None for a dead letter; in a class, a method or a
-    staticmethod. None: the whole batch is retried until the event succeeds."""
-    outages: tuple[type[Exception], ...] = ()
-    """Errors of `process_event` that are not the event's fault: the whole batch waits and is
-    retried. Lost connections, deadlocks, serialization failures, unavailable locks and full disks
-    of PostgreSQL always count as such."""
-    concurrency: int = 1
-    """With asyncio only: the number of events of a batch to process concurrently, in no order. On
-    ``conn`` each event is alone from its first statement until it returns, so use it late."""
-
-    check_contracts: bool = False
-    """Whether an event that does not fit the queue's contract fails with ContractViolation,
-    instead of `process_event` being called. It needs the extra ``contracts``."""
-
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """The isolation level of the transactions in which batches are processed."""
-
-    backoff_first: float = 0.5
-    """Seconds before the first retry of a failed batch."""
-    backoff_cap: float = 60.0
-    """The maximum seconds before a retry of a failed batch."""
-    reconnect_cap: float = 5.0
-    """The maximum seconds between attempts to reconnect; a quarter of a second while no server
-    listens, so that an outage ends when the server is back."""
-
     def __init__(
         self,
         dsn: str | None = None,
@@ -170,20 +79,20 @@ class AsyncConsumer(AsyncStoppable):
         ``prepare_threshold=None`` if it does not support prepared statements. With ``read_dsn``
         events are read there, on a standby of the queue's server, as soon as it has replayed them.
         """
-        self.dsn = dsns.resolve(dsn)
-        self.queue = queue or self.queue
-        self.consumer = consumer or self.consumer
-        if not (self.queue and self.consumer):
-            raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
-        self.start = self.start if start is None else start
-        self.batch_size = self.batch_size if batch_size is None else batch_size
-        self.concurrency = self.concurrency if concurrency is None else concurrency
+        self._take(
+            dsn,
+            listen_dsn,
+            queue=queue or None,
+            consumer=consumer or None,
+            start=start,
+            batch_size=batch_size,
+            concurrency=concurrency,
+        )
         self.handler = handler
-        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 
-    # --- to be overridden: processing
+    # --- to be overridden, beside the hooks
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch inside the transaction that ``conn`` begins when it is first used.
@@ -203,51 +112,6 @@ class AsyncConsumer(AsyncStoppable):
         the handler.
         """
         await self._handle(conn, event)
-
-    # --- to be overridden: reports
-
-    async def on_batch(self, stats: BatchStats) -> None:
-        """Called when a batch is committed: the place for metrics."""
-
-    async def on_error(self, error: Exception, batch: AsyncBatch | None) -> None:
-        """Called when a batch was rolled back, or (without a batch) when the database is away.
-
-        It will be retried; raise here to leave `run` instead. The error is logged already.
-        """
-
-    async def on_event_failed(
-        self, event: Event, error: Exception, delay: timedelta | None
-    ) -> None:
-        """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
-
-        Both happen when the batch is finished. The error is logged already. Raise here to retry the
-        whole batch instead.
-        """
-
-    async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
-        """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
-        logger.warning(
-            "consumer %s lags %s behind", self.consumer, lag, extra=self.log_fields(batch)
-        )
-
-    # --- to be overridden: what surrounds a batch
-
-    async def wants_batch(self, conn: AsyncConnection) -> bool:
-        """Whether to open a batch now; asked before each, with the connection that opens it.
-
-        If not, `run` waits and asks again, or ends if it is to run until the queue is empty.
-        """
-        return True
-
-    def around_batch(
-        self, batch: AsyncBatch, idle: Callable[[], Awaitable[AsyncConnection]]
-    ) -> AbstractAsyncContextManager[None]:
-        """Return a block around the processing of a batch and its commit.
-
-        ``idle`` returns the connection that reads events; nothing else uses it if the batch is not
-        iterated.
-        """
-        return nullcontext()
 
     # --- the life of a consumer
 
@@ -271,7 +135,7 @@ class AsyncConsumer(AsyncStoppable):
 
     async def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        async with self._loop(handle_signals=False, strict=True, ticker=None) as loop:
+        async with self._new_loop(handle_signals=False, strict=True, ticker=None) as loop:
             return await loop.step()
 
     async def run(
@@ -298,7 +162,7 @@ class AsyncConsumer(AsyncStoppable):
         beside the consumer leads the database's tickers, or stands by. It needs the role
         pgq_admin, and begins by raising PermissionDenied if that is missing.
         """
-        async with self._loop(
+        async with self._new_loop(
             handle_signals=handle_signals, strict=until_empty, ticker=ticker
         ) as loop:
             await loop.run(until_empty=until_empty)
@@ -310,71 +174,21 @@ class AsyncConsumer(AsyncStoppable):
         single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
         or if it is an outage.
         """
-        if not self._is_for_policy(error):
-            blame(event.id, error)
-            raise error
-        attempt = event.retry_count + 1
-        failure = decide(error, attempt, self.retry_policy)
-        if failure.delay is None:
-            batch.retries.give_up(event.id, failure.reason, failure.cause)
-        else:
-            batch.retries.add(event.id, failure.delay)
-        failure.log(
-            f"event {event.id}",
-            attempt,
-            self.log_fields(batch) | {"event_id": event.id} | spans.trace_fields(event),
-            end="becomes a dead letter",
-        )
+        failure = self._record(batch, event, error)
         await self.on_event_failed(event, error, failure.delay)
 
-    def session_name(self) -> str:
-        """Return the name of its sessions, which ``pg_stat_activity`` shows to all; cut at 63
-        bytes."""
-        return session_name(self.consumer)
-
-    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        """Return the fields of every log line, and those of a batch."""
-        fields: dict[str, Any] = {"queue": self.queue, "consumer": self.consumer}
-        if batch is not None:
-            fields |= {
-                "batch_id": batch.id,
-                "tick_id": batch.tick,
-                "lag": batch.lag.total_seconds(),
-            }
-        return fields
-
     # --- helpers
-
-    def _check(self) -> None:
-        """Raise InvalidConsumer if the class cannot work."""
-        self._check_way(AsyncConsumer, "process_batch", "process_event")
-        check_settings(self, _SETTINGS)
-        check_hooks(self)
-        if self.retry_policy is not None:
-            check_policy(self.retry_policy)
-
-    def _check_way(self, base: type, *names: str) -> None:
-        """Raise InvalidConsumer unless it has a handler, or overrides one of these methods."""
-        if self.handler is None:
-            check_overridden(self, base, *names)
-            return
-        check_handler(self, self.handler, "conn", "event")
-        for name in dir(type(self)):
-            method = getattr(type(self), name)
-            if name.startswith("process_") and not method.__module__.startswith("pgqpy."):
-                raise InvalidConsumer(f"{type(self).__name__} has a handler and {name}: give one")
 
     async def _handle(self, conn: AsyncConnection, event: Event) -> None:
         if self.handler is None:
             raise NotImplementedError
         check_returned(await self.handler(conn, event))
 
-    def _batches(self) -> AsyncBatches:
-        """Return the batches of one run."""
-        return AsyncBatches(self)
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return AsyncLoop
 
     @asynccontextmanager
-    async def _loop(
+    async def _new_loop(
         self, *, handle_signals: bool, strict: bool, ticker: Literal["auto"] | None
     ) -> AsyncIterator[AsyncLoop]:
         self._check()
@@ -382,24 +196,11 @@ class AsyncConsumer(AsyncStoppable):
             self._running(handle_signals=handle_signals) as waker,
             self._ticking(waker, self.listen_dsn, ticker),
         ):
-            session = AsyncSession(
-                self.dsn,
-                AsyncSubscription(self.listen_dsn, self.queue) if self.listen else None,
-                application_name=self.session_name(),
-                prepare_threshold=self.prepare_threshold,
-                isolation_level=self.isolation_level,
-            )
-            batches = self._batches()
-            if self.read_dsn is not None:
-                connect = partial(session.connect_to_read, self.read_dsn)
-                batches.standby = AsyncStandby(self, waker, connect)
+            self._loop = self._kind_of_loop()(self, waker, strict=strict)
             try:
-                yield AsyncLoop(self, batches, session, waker, strict=strict)
+                yield self._loop
             finally:
-                await batches.close(session)
-                await session.close()
-                if batches.standby is not None:
-                    await batches.standby.close()
+                await self._loop.close()
 
     def _traced(
         self, batch: AsyncBatch, process: Callable[[Event], Awaitable[object]]
@@ -453,21 +254,3 @@ class AsyncConsumer(AsyncStoppable):
         run = process if validators is None else checked
         each = AsyncEventByEvent(conn, batch, run, self._is_for_policy, fail)
         await each.run(at_once or self.concurrency)
-
-    def _is_for_policy(self, error: Exception) -> bool:
-        """Whether an error of `process_event` concerns only its event."""
-        if isinstance(error, Retry | DeadLetter):
-            return True
-        return self.retry_policy is not None and not is_outage(error, self.outages)
-
-
-_SETTINGS = {
-    "batch_size": COUNT.or_none(),
-    "concurrency": async_concurrency,
-    "read_patience": SECONDS.or_none(),
-    **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
-    **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
-    "event_types": SEVERAL,
-    "outages": EXCEPTIONS,
-    "start": START,
-}

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Unpack
 
 from pgqpy._runtime.acompat import AsyncWaker
-from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.heartbeat import Heartbeat, unique_name
-from pgqpy._runtime.session_async import AsyncSession
-from pgqpy.connection import Connection, connect
+from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._heartbeat import start_heartbeat
+from pgqpy.consumer._loop_async import AsyncLoop
+from pgqpy.consumer._settings import WorkerSettings
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PgqError
 
-_REGISTER = b"select pgq_coop.register_subconsumer(%s, %s, %s)"
-_UNREGISTER = b"select pgq_coop.unregister_subconsumer(%s, %s, %s, 0)"
-_NEXT_BATCH = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq_coop.open_next_batch(%s, %s, %s, %s, %s, null, null, %s, %s) batch
-"""
-_KEEP_BATCH = b"select pgq_coop.keep_batch(%s, %s, %s, %s)"
-_FINISH_BATCH = b"select pgq_coop.finish_batch(%s, %s, %s, %s)"
 
-
-@dataclass(eq=False, kw_only=True)
-class _AsyncSharedBatch(AsyncBatch):
-    """A batch that only its worker may finish."""
-
-    worker: str
-
-    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, (self.queue, self.consumer, self.worker, self.id)
-
-
-class AsyncCoopConsumer(AsyncConsumer):
+class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
     Works like `AsyncConsumer`; start as many as the work needs, on as many machines. Each event
@@ -58,8 +36,6 @@ class AsyncCoopConsumer(AsyncConsumer):
     `unregister` unregisters the consumer, with all workers.
     """
 
-    worker_name: str = ""
-    """The name of this worker among those of the consumer; by default unique to the object."""
     batch_size: int | None = 1_000
     """See `AsyncConsumer`. The ticks that one worker takes at once are not shared with the
     others."""
@@ -80,108 +56,68 @@ class AsyncCoopConsumer(AsyncConsumer):
         waiting for ``dead_after``. Two workers with one name stop each other.
         """
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
 
-    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        """Return the fields of every log line, and those of a batch."""
-        return super().log_fields(batch) | {"worker": self.worker_name}
-
-    def _batches(self) -> AsyncBatches:
-        return _AsyncSharedBatches(self)
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return _AsyncCoopLoop
 
 
-class _AsyncSharedBatches(AsyncBatches):
-    """Batches of a worker, with a heartbeat while it has one."""
+class _AsyncCoopLoop(AsyncLoop):
+    """The run of a worker, with a heartbeat while it has a batch.
+
+    Not while it pauses after a failure: another one may take the batch over.
+    """
 
     _consumer: AsyncCoopConsumer
-    _kind = _AsyncSharedBatch
 
-    def __init__(self, consumer: AsyncCoopConsumer) -> None:
-        super().__init__(consumer)
-        self._member = consumer.queue, consumer.consumer, consumer.worker_name
-        self._quarter = consumer.dead_after.total_seconds() / 4
-        self._beat_at = 0.0
-        self._at_work_on: int | None = None
-        self._heartbeat = Heartbeat(
-            "batch",
-            lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
+    def __init__(self, consumer: AsyncCoopConsumer, waker: AsyncWaker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
+        self._member = *self._names, consumer.worker_name
+        # No notification is sent when a worker dies.
+        self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
+        self._heartbeat = start_heartbeat(
+            consumer,
+            consumer.worker_name,
             self._beat,
-            self._due,
-            self._beat_failed,
-            backoff=Backoff(0.5, self._quarter),
+            quarter,
+            needed=lambda: self._at_work_on is not None,
         )
-        self._heartbeat.start()
 
-    async def join(self, conn: AsyncConnection) -> bool:
+    async def close(self) -> None:
+        self._heartbeat.close(timeout=1)
+        await super().close()
+
+    async def _join(self, conn: AsyncConnection) -> bool:
         # The worker would register the consumer, too, at the newest tick.
-        await super().join(conn)
-        ((new,),) = await async_fetch(conn, _REGISTER, self._member)
+        await super()._join(conn)
+        ((new,),) = await async_fetch(conn, sql.REGISTER_WORKER, self._member)
         return bool(new)
 
-    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
-        """Open a batch, or take over that of a worker that is gone."""
-        batch = await super().open(session, strict=strict)
-        self._at_work_on = None if batch is None else batch.id
-        return batch
-
-    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
-        """Wait for a batch, or until it is time to look whether a worker is gone."""
-        # No notification is sent when a worker dies.
-        await session.wait(
-            waker,
-            min(self._consumer.poll_interval, self._quarter),
-            for_tick=self._consumer.min_lag is None,
-            at_most=self._quarter,
-        )
-
-    async def done(self, batch: AsyncBatch) -> None:
-        self._at_work_on = None
-        await super().done(batch)
-
-    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
-        """Hand the batch on, if the pause is long."""
-        self._at_work_on = None
-
-    async def leave(self, session: AsyncSession) -> None:
+    async def _leave(self) -> None:
         try:
-            await async_fetch(await session.working(), _UNREGISTER, self._member)
+            await async_fetch(await self._session.working(), sql.UNREGISTER_WORKER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
             self._warn("worker %s stays registered: %s", self._member[2], error.message)
-
-    async def close(self, session: AsyncSession) -> None:
-        self._heartbeat.close(timeout=1)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         consumer = self._consumer
         bounds = consumer.batch_size, self._most_inline
         options = [consumer.dead_after, consumer.min_lag, *bounds]
-        return _NEXT_BATCH, [*self._member, *options]
+        return sql.NEXT_SHARED_BATCH, [*self._member, *options]
 
-    async def _made(self, session: AsyncSession, row: dict[str, Any], **more: Any) -> AsyncBatch:
-        return await super()._made(session, row, worker=self._consumer.worker_name)
-
-    # --- in the heartbeat's thread
-
-    def _due(self) -> float:
-        if self._at_work_on is None:
-            self._beat_at = monotonic() + self._quarter
-        return self._beat_at
+    async def _made(self, row: dict[str, Any], **more: Any) -> AsyncBatch:
+        # Only its worker may finish it.
+        finish = sql.FINISH_SHARED_BATCH, (*self._member, row["batch_id"])
+        return await super()._made(row, finish_statement=finish)
 
     def _beat(self, conn: Connection) -> None:
-        batch_id = self._at_work_on
-        self._beat_at = monotonic() + self._quarter
-        if batch_id is None:
+        """Tell the others, in the heartbeat's thread."""
+        batch = self._at_work_on
+        if batch is None:
             return
-        ((kept,),) = conn.execute(_KEEP_BATCH, (*self._member, batch_id)).fetchall()
-        if not kept and self._at_work_on == batch_id:
-            self._warn("worker %s has lost batch %s to another one", self._member[2], batch_id)
-
-    def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn(
-            "worker %s cannot say that it is at work: %s",
-            self._member[2],
-            str(error).partition("\n")[0],
-        )
+        ((kept,),) = conn.execute(sql.KEEP_SHARED_BATCH, (*self._member, batch.id)).fetchall()
+        if not kept and self._at_work_on is batch:
+            self._warn("worker %s has lost batch %s to another one", self._member[2], batch.id)

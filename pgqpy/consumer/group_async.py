@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.checks import COUNT, INTERVAL, TEXT, check_settings
-from pgqpy._runtime.failure import decide
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.heartbeat import Heartbeat, unique_name
-from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._wire.statements import MOST_INLINE, call
+from pgqpy._runtime.heartbeat import Heartbeat
+from pgqpy._wire.statements import call
 from pgqpy.admin_async import AsyncGroupAdmin
-from pgqpy.connection import Connection, connect
+from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import NO_TICKS
 from pgqpy.consumer._concurrency import WAITING, AsyncKeyOrder
-from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer._group import GroupSettings, log_parked, parking_full
+from pgqpy.consumer._heartbeat import start_heartbeat
+from pgqpy.consumer._loop_async import AsyncLoop
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch, AsyncParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError
+from pgqpy.errors import LeaseLost, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
-from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
-from pgqpy.telemetry._spans import trace_fields
-
-_NEXT_BATCH = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.next_group_batch(%s, %s, %s, %s::text[], %s, %s, %s::integer[], %s) batch
-"""
-_KEY_SQL = b"""
-select group_key_sql
-  from pgq.consumer_group join pgq.group_member on member_group = group_id
- where member_id = %s
-"""
-_OPEN_PARKED = b"select *, clock_timestamp() - first_time as lag from pgq.open_parked(%s)"
+from pgqpy.retry import DeadLetter, Retry
 
 #: Seconds between warnings about a partition that takes no batches.
 _COMPLAIN_EVERY = 60.0
 
 
-class AsyncGroupConsumer(AsyncConsumer):
+class AsyncGroupConsumer(GroupSettings, AsyncConsumer):
     """A worker of a consumer group: events of one key in order, different keys in parallel.
 
     The queue's events are divided by ``key`` into ``partitions``; each belongs to one of the
@@ -80,23 +68,6 @@ class AsyncGroupConsumer(AsyncConsumer):
     If `process_batch` is overridden, it gets whole batches of a partition; then nothing is parked.
     """
 
-    key: str = "ev_extra1"
-    """The key that orders events: an immutable SQL expression over ev_type, ev_data and ev_extra1
-    to ev_extra4, or ``pkey``: the primary key of captured rows. An event for which it is NULL, or
-    fails, has no order with others. Fixed when the group is created."""
-    partitions: int = 8
-    """Their number, when the group is created; `pgqpy group resize` changes it."""
-    lease: timedelta = timedelta(seconds=15)
-    """The silence after which a worker loses its partitions; used when the group is created."""
-    park_limit: int = 10_000
-    """The maximum parked events of a partition that goes on; used when the group is created."""
-    worker_name: str = ""
-    """The worker's name in lists of partitions; by default machine, process and a number."""
-
-    retry_policy: RetryPolicy | None = ExponentialBackoff()
-    """The delay before a parked key is retried: seconds after an attempt (from 1) that failed with
-    an error, or None: until it is unparked. Without a policy the whole batch is retried."""
-
     def __init__(
         self,
         dsn: str | None = None,
@@ -106,7 +77,7 @@ class AsyncGroupConsumer(AsyncConsumer):
     ) -> None:
         """See `AsyncConsumer`; ``consumer`` is the group's."""
         super().__init__(dsn, **options)
-        self.worker_name = worker_name or self.worker_name or unique_name()
+        self._name(worker_name)
 
     # --- the life of a worker
 
@@ -117,20 +88,15 @@ class AsyncGroupConsumer(AsyncConsumer):
         key, and the errors of `AsyncConsumer.register`.
         """
         async with await async_connect(self.dsn) as conn:
-            return await async_create_group(conn, self, at_tick)
+            admin = AsyncGroupAdmin(conn)
+            names = self.queue, self.consumer
+            return await admin.create_group(*names, at_tick=at_tick, **self.new_group())
 
     async def unregister(self) -> bool:
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
         async with await async_connect(self.dsn) as conn:
             await AsyncGroupAdmin(conn).drop_group(self.queue, self.consumer)
         return True
-
-    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        """Return the fields of every log line, and those of a batch."""
-        fields = super().log_fields(batch) | {"worker": self.worker_name}
-        if isinstance(batch, AsyncGroupBatch):
-            fields["partition"] = batch.partition
-        return fields
 
     # --- processing
 
@@ -142,27 +108,16 @@ class AsyncGroupConsumer(AsyncConsumer):
         """
         batch = cast(AsyncGroupBatch, batch)
         at_once = 1
+        process: Callable[[Event], Awaitable[None]]
+        traced = self._traced(batch, partial(self.process_event, conn))
+        process = partial(self._process_unless_parked, traced, batch)
         if self.concurrency > 1:
-            if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
-                await self._read_keys(batch)
-            batch.order = AsyncKeyOrder(self.concurrency)
+            if batch.keys is None:
+                await batch.read_keys(self.dsn)
+            batch.order = AsyncKeyOrder(self.concurrency, batch.key_of)
+            process = partial(batch.order.process, process)
             at_once = self.concurrency * WAITING
-        process_event = self._traced(batch, partial(self.process_event, conn))
-        process = partial(self._process_in_order, process_event, batch)
         await self._process_each(conn, batch, process, at_once=at_once)
-
-    async def _process_in_order(
-        self, process: Callable[[Event], Awaitable[None]], batch: AsyncGroupBatch, event: Event
-    ) -> None:
-        if batch.order is None:
-            await self._process_unless_parked(process, batch, event)
-            return
-        await batch.order.begin(event.id, batch.key_of(event))
-        try:
-            await self._process_unless_parked(process, batch, event)
-        finally:
-            batch.order.leave()
-        batch.order.end(event.id)
 
     async def _process_unless_parked(
         self, process: Callable[[Event], Awaitable[None]], batch: AsyncGroupBatch, event: Event
@@ -185,80 +140,58 @@ class AsyncGroupConsumer(AsyncConsumer):
             batch.order.end(event.id)
 
     async def _park(self, batch: AsyncGroupBatch, event: Event, error: Exception) -> None:
-        if not self._is_for_policy(error):
-            raise error
-        attempt = event.retry_count + 1
-        failure = decide(error, attempt, self.retry_policy)
-        if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
-            await self._read_keys(batch)
+        failure, attempt = self._decide(event, error)
+        if batch.keys is None:
+            await batch.read_keys(self.dsn)
         batch.park(event, failure.reason, failure.delay)
-        failure.log(
-            f"event {event.id}, whose key is parked,",
-            attempt,
-            self.log_fields(batch) | {"event_id": event.id} | trace_fields(event),
-            end="waits to be unparked",
-            level=logging.WARNING,
-            always_traceback=True,
-        )
+        log_parked(self.log_fields(batch), event, attempt, failure)
         await self.on_event_failed(event, error, failure.delay)
 
-    # --- helpers
-
-    async def _read_keys(self, batch: AsyncGroupBatch) -> None:
-        if await batch.read_keys_elsewhere():
-            return
-        # On a separate connection: this is not one of the event's effects.
-        async with await async_connect(self.dsn, prepare_threshold=None) as conn:
-            await batch.read_keys(conn)
-
-    def _check(self) -> None:
-        super()._check()
-        check_settings(self, {"key": TEXT, "lease": INTERVAL, "partitions": COUNT})
-
-    def _batches(self) -> AsyncBatches:
-        return _AsyncGroupBatches(self)
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return _AsyncGroupLoop
 
 
-class _AsyncGroupBatches(AsyncBatches):
-    """Batches of the partitions that a worker owns, in turn, and parked events that are due.
+class _AsyncGroupLoop(AsyncLoop):
+    """The run of a worker: batches of its partitions, in turn, and parked events that are due.
 
     The worker becomes a member of the group when it opens the first batch.
     """
 
     # Other partitions go on.
-    pauses = False
+    _pauses = False
+    # Free partitions, and parked keys that are due.
+    _unannounced = True
     _kind = AsyncGroupBatch
     _consumer: AsyncGroupConsumer
 
-    def __init__(self, consumer: AsyncGroupConsumer) -> None:
-        super().__init__(consumer)
-        self._member: int | None = None
-        self._beat_at = 0.0
-        self._beats_every = 0.0
-        self._heartbeat: Heartbeat | None = None
-        self._key_sql = ""
+    _member: int | None = None
+    _heartbeat: Heartbeat | None = None
+    _key_sql = ""
+    #: The partition of the last batch: the next one comes from another.
+    _after = -1
+    #: Whether parked events that are due come before other batches.
+    _parked_first = True
+    _complained = -_COMPLAIN_EVERY
+
+    def __init__(self, consumer: AsyncGroupConsumer, waker: AsyncWaker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
         #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
         #: The partition of parked events is None.
         self._paused: dict[int | None, tuple[float, Backoff]] = {}
-        #: The partition of the last batch: the next one comes from another.
-        self._after = -1
-        #: Whether parked events that are due come before other batches.
-        self._parked_first = True
         self._full: list[int] = []
-        self._complained = -_COMPLAIN_EVERY
 
-    async def join(self, conn: AsyncConnection) -> bool:
-        return await async_create_group(conn, self._consumer)
+    async def _join(self, conn: AsyncConnection) -> bool:
+        return await AsyncGroupAdmin(conn).create_group(*self._names, **self._consumer.new_group())
 
-    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+    async def _open(self) -> AsyncBatch | None:
         """Open a batch of a partition, or of parked events.
 
-        Raises ParkingFull if there are none since too many events are parked, with ``strict``.
+        Raises ParkingFull if it is strict, and there are none since too many events are parked.
         """
         while True:
-            conn = await session.asking()
+            conn = await self._asking()
             try:
-                batch = await self._open_as_member(session, conn)
+                batch = await self._open_as_member(conn)
             except LeaseLost as error:
                 self._warn(
                     "worker %s has lost its partitions, and joins again: %s",
@@ -270,71 +203,58 @@ class _AsyncGroupBatches(AsyncBatches):
             break
         if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
             self._complained = monotonic()
-            full = self._parking_full()
+            full = parking_full(self._consumer, self._full)
             logger.error("%s", full, extra=self._consumer.log_fields())
             await self._consumer.on_error(full, None)
-        if self._full and batch is None and strict:
-            raise self._parking_full()
+        if self._full and batch is None and self._strict:
+            raise parking_full(self._consumer, self._full)
         return batch
 
-    def more(self, session: AsyncSession, batch: AsyncBatch) -> bool:
+    def _more(self, batch: AsyncBatch) -> bool:
         """Whether there may be more: other partitions may have batches."""
         return True
 
-    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
-        # No notification is sent for free partitions, or for parked keys that are due.
-        await session.wait(waker, self._consumer.poll_interval, for_tick=False)
-
-    async def done(self, batch: AsyncBatch) -> None:
+    async def _done(self, batch: AsyncBatch) -> None:
         self._paused.pop(_partition(batch), None)
 
-    def pause(self, batch: AsyncBatch) -> float:
-        """Pause the batch's partition."""
+    def _pause(self, batch: AsyncBatch) -> float:
         default = 0.0, Backoff(self._consumer.backoff_first, self._consumer.backoff_cap)
         _, backoff = self._paused.get(_partition(batch), default)
         pause = backoff.pause()
         self._paused[_partition(batch)] = monotonic() + pause, backoff
         return pause
 
-    async def close(self, session: AsyncSession) -> None:
+    async def close(self) -> None:
         """Leave the group, so that other workers get the partitions at once."""
         if self._heartbeat is not None:
             self._heartbeat.close(timeout=1)
-        if self._member is None:
-            return
         try:
-            await async_fetch(await session.working(), call("leave_group", 1), (self._member,))
+            if self._member is not None:
+                conn = await self._session.working()
+                await async_fetch(conn, call("leave_group", 1), (self._member,))
         except PgqError as error:
             self._warn(
                 "worker %s could not leave its group, which will notice: %s",
                 self._consumer.worker_name,
                 error.message,
             )
+        finally:
+            await super().close()
 
     async def _become_member(self, conn: AsyncConnection) -> int:
         consumer = self._consumer
-        name = consumer.queue, consumer.consumer, consumer.worker_name
+        name = *self._names, consumer.worker_name
         ((member, lease),) = await async_fetch(conn, call("join_group", 3), name)
         self._member = int(member)
-        if self.standby is not None:
-            ((self._key_sql,),) = await async_fetch(conn, _KEY_SQL, (member,))
-        self._beats_every = lease.total_seconds() / 3
-        self._beat_at = monotonic() + self._beats_every
-        if self._heartbeat is None:
-            self._heartbeat = Heartbeat(
-                "lease",
-                lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
-                self._beat,
-                lambda: self._beat_at,
-                self._beat_failed,
-                backoff=Backoff(0.5, self._beats_every),
-            )
-            self._heartbeat.start()
+        if self._standby is not None:
+            ((self._key_sql,),) = await async_fetch(conn, sql.KEY_SQL, (member,))
+        if self._heartbeat is not None:
+            self._heartbeat.close(timeout=0)
+        third = lease.total_seconds() / 3
+        self._heartbeat = start_heartbeat(consumer, consumer.worker_name, self._beat, third)
         return self._member
 
-    async def _open_as_member(
-        self, session: AsyncSession, conn: AsyncConnection
-    ) -> AsyncBatch | None:
+    async def _open_as_member(self, conn: AsyncConnection) -> AsyncBatch | None:
         member = self._member
         if member is None:
             member = await self._become_member(conn)
@@ -347,12 +267,12 @@ class _AsyncGroupBatches(AsyncBatches):
             consumer.batch_size,
             consumer.min_lag,
             None if consumer.event_types is None else list(consumer.event_types),
-            MOST_INLINE if self.standby is None else -1,
+            sql.MOST_INLINE if self._standby is None else -1,
             self._after,
             [partition for partition in paused if partition is not None],
             may_park and self._parked_first,
         ]
-        (row,) = await async_fetch(conn, _NEXT_BATCH, arguments, dict_row, binary=True)
+        (row,) = await async_fetch(conn, sql.NEXT_GROUP_BATCH, arguments, dict_row, binary=True)
         self._parked_first = True
         self._full = row["full_partitions"]
         if row["batch_id"] is None:
@@ -360,80 +280,42 @@ class _AsyncGroupBatches(AsyncBatches):
                 return None
             # Between two runs of parked events other batches have their turn.
             self._parked_first = False
-            return await self._open_parked(session, conn, member)
+            return await self._open_parked(conn, member)
         self._after = row["partition"]
         place = {"partition": self._after, "generation": row["generation"]}
         place["key_sql"] = self._key_sql
-        batch = cast(AsyncGroupBatch, await self._made(session, row, **place))
-        if consumer.concurrency > 1 and self.standby is None:
-            await batch.read_keys(conn)
+        batch = cast(AsyncGroupBatch, await self._made(row, **place))
+        if consumer.concurrency > 1 and self._standby is None:
+            batch.keys = dict(await batch.keys_on(conn))
         return batch
 
-    async def _open_parked(
-        self, session: AsyncSession, conn: AsyncConnection, member: int
-    ) -> AsyncBatch | None:
-        (row,) = await async_fetch(conn, _OPEN_PARKED, [member], dict_row, binary=True)
+    async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
+        (row,) = await async_fetch(conn, sql.OPEN_PARKED, [member], dict_row, binary=True)
         if row["parked_id"] is None:
             return None
         # Its last event may have been given up by hand.
         time = row["first_time"] or datetime.now(UTC)
         return AsyncParkedBatch(
+            **NO_TICKS,
             id=row["parked_id"],
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
-            prev_tick=0,
-            tick=0,
             prev_tick_time=time,
             tick_time=time,
-            seq_start=0,
-            seq_end=0,
             lag=row["lag"] or timedelta(),
-            sql="",
-            validators=await self._validators(session),
+            validators=await self._validators(),
             source=row["events"],
             partition=row["partition"],
             generation=row["generation"],
+            # They have one key.
+            keys=dict.fromkeys(row["ev_ids"], ""),
             event_ids=row["ev_ids"],
             parked_ids=row["pe_ids"],
         )
 
-    def _parking_full(self) -> ParkingFull:
-        partitions = ", ".join(map(str, self._full))
-        return ParkingFull(
-            f"too many events are parked: partition {partitions} of consumer group "
-            f"{self._consumer.consumer} on queue {self._consumer.queue} takes no batches",
-            hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
-            "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
-        )
-
-    # --- in the heartbeat's thread
-
     def _beat(self, conn: Connection) -> None:
-        self._beat_at = monotonic() + self._beats_every
+        """Tell the others, in the heartbeat's thread."""
         conn.execute(call("group_heartbeat", 1), (self._member,))
-
-    def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn(
-            "worker %s cannot say that it lives: %s",
-            self._consumer.worker_name,
-            str(error).partition("\n")[0],
-        )
-
-
-async def async_create_group(
-    conn: AsyncConnection, consumer: AsyncGroupConsumer, at_tick: int | None = None
-) -> bool:
-    """Create a consumer's group; False if it exists already."""
-    return await AsyncGroupAdmin(conn).create_group(
-        consumer.queue,
-        consumer.consumer,
-        key=consumer.key,
-        partitions=consumer.partitions,
-        lease=consumer.lease,
-        park_limit=consumer.park_limit,
-        at_tick=at_tick,
-        start=consumer.start,
-    )
 
 
 def _partition(batch: AsyncBatch) -> int | None:

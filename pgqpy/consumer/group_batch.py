@@ -7,100 +7,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, ClassVar
 
-from pgqpy._runtime.failure import storable
 from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.statements import call
-from pgqpy.connection import Connection
+from pgqpy.connection import Connection, connect
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import GroupFields
 from pgqpy.consumer._concurrency import KeyOrder
 from pgqpy.consumer.batch import Batch
-from pgqpy.event import Event
-
-_FINISH_BATCH = b"""
-select pgq.finish_group_batch(%s, %s, %s::bigint[], %s::text[], %s::interval[], %s::text[])
-       is not null
-"""
-_FINISH_PARKED = b"""
-select pgq.finish_parked(%s, %s, %s::bigint[], %s, %s, %s::interval,
-                         %s::bigint[], %s::text[], %s::text[])
-"""
 
 
 @dataclass(eq=False, kw_only=True)
-class GroupBatch(Batch):
+class GroupBatch(GroupFields, Batch):
     """A batch of one partition: events of its keys, without those of parked ones.
 
     ``partition`` is its number; ``generation`` tells its owners apart.
     """
 
-    partition: int
-    generation: int
-    #: The key as SQL, if events are read on a standby.
-    key_sql: str = field(default="", repr=False)
-    #: The reasons of failed events, and their delays; None: until they are unparked.
-    parks: dict[int, tuple[str, timedelta | None]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    #: The keys of the events; None: not read yet, because no event has failed.
-    keys: dict[int, str] | None = field(default=None, init=False, repr=False)
-    _parked_keys: set[str] = field(default_factory=set, init=False, repr=False)
     #: Set if several events are processed at once.
     order: KeyOrder | None = field(default=None, init=False, repr=False)
 
-    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
-        """Park an event that failed, and those of its key behind it; `keys` are known."""
-        self.parks[event.id] = reason, delay
-        self._parked_keys.add(self.key_of(event))
+    def read_keys(self, dsn: str) -> None:
+        """Read the keys of the events, on the standby if there is one."""
+        keys = None if self.elsewhere is None else self.elsewhere.use(self, self._keys_there)
+        if keys is None:
+            # On a separate connection: this is not one of the event's effects.
+            with connect(dsn, prepare_threshold=None) as conn:
+                keys = self.keys_on(conn)
+        self.keys = dict(keys)
 
-    def read_keys(self, conn: Connection) -> None:
-        """Read the keys of the events on the primary."""
-        self.keys = dict(fetch(conn, call("group_batch_keys", 1), (self.id,)))
+    def keys_on(self, primary: Connection) -> list[tuple[int, str]]:
+        """Return the keys of the events."""
+        return fetch(primary, call("group_batch_keys", 1), (self.id,))
 
-    def read_keys_elsewhere(self) -> bool:
-        """Read them on a standby, if there is one; False if the primary is to be read."""
-        if self.elsewhere is None:
-            return False
-
-        def read(conn: Connection, query: str) -> list[tuple[int, str]]:
-            statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
-            return fetch(conn, statement.encode())
-
-        keys = self.elsewhere.use(self, read)
-        if keys is not None:
-            self.keys = dict(keys)
-        return keys is not None
-
-    def key_of(self, event: Event) -> str:
-        """Return the key of an event; `keys` are known."""
-        assert self.keys is not None
-        return self.keys[event.id]
-
-    def is_parked(self, event: Event) -> bool:
-        """Whether an event with the same key, before this one, has failed."""
-        return bool(self._parked_keys) and self.key_of(event) in self._parked_keys
+    def _keys_there(self, conn: Connection, query: str) -> list[tuple[int, str]]:
+        statement = f"select ev_id, {self.key_sql} from ({query}) keyed".replace("%", "%%")
+        return fetch(conn, statement.encode())
 
     def start_over(self, *, in_pieces: bool) -> None:
         """Forget the retries and dead letters: processing starts again from the first event."""
-        self.parks.clear()
-        self._parked_keys.clear()
+        self._forget_parks()
         super().start_over(in_pieces=in_pieces)
 
-    @property
-    def retried(self) -> int:
-        """The number of events that failed."""
-        return len(self.parks)
-
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, [
-            self.id,
-            self.generation,
-            list(self.parks),
-            [storable(reason, encoding) for reason, _ in self.parks.values()],
-            [delay for _, delay in self.parks.values()],
-            None if self.event_types is None else list(self.event_types),
-        ]
+        types = None if self.event_types is None else list(self.event_types)
+        parked = self._park_columns(encoding)
+        return sql.FINISH_GROUP_BATCH, [self.id, self.generation, *parked, types]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -116,29 +69,16 @@ class ParkedBatch(GroupBatch):
     event_ids: Sequence[int]
     parked_ids: Sequence[int]
 
-    def key_of(self, event: Event) -> str:
-        """Return the common key."""
-        return ""
-
-    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
-        """Park an event that failed, and those behind it."""
-        self.parks[event.id] = reason, delay
-
-    def is_parked(self, event: Event) -> bool:
-        """Whether an event before this one has failed."""
-        return bool(self.parks)
-
     def finish(self, conn: Connection) -> None:
         """Remove the finished events. Raises LeaseLost."""
         self.close()
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)
-        reason, delay = None, None
         encoding = conn.info.parameter_status("server_encoding") or ""
-        for event_id, (said, delay) in self.parks.items():  # noqa: B007
-            reason = storable(said, encoding)
+        reason, delay = None, None
+        for event_id, reason, delay in zip(*self._park_columns(encoding), strict=True):  # noqa: B007
             done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
         letters = [place[event_id] for event_id in ids], reasons, where
-        failed = bool(self.parks), reason, delay
-        fetch(conn, _FINISH_PARKED, [self.id, self.generation, done, *failed, *letters])
+        failed = reason is not None, reason, delay
+        fetch(conn, sql.FINISH_PARKED, [self.id, self.generation, done, *failed, *letters])

@@ -1,22 +1,71 @@
-"""Consumers with effects in another database, which get each batch exactly once."""
+"""Consumers with effects in another database, the target, which get each batch exactly once."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
+import psycopg
+from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
-from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._loop_async import AsyncBatches
-from pgqpy.consumer._target_async import AsyncTargetBatches, AsyncTargetConsumer
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._loop_async import AsyncLoop
+from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import PgqError, comes_from, translate_errors
+from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
 from pgqpy.event import Event
 from pgqpy.log import logger
+
+
+class AsyncTargetConsumer(AsyncConsumer):
+    """A consumer with a connection to a target; see its subclasses."""
+
+    target_isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """The isolation level of the transactions in the target."""
+
+    def __init__(
+        self, dsn: str | None = None, *, target_dsn: str, **options: Unpack[ConsumerOptions]
+    ) -> None:
+        """``dsn`` is the queue's database, ``target_dsn`` the other; for the rest see
+        AsyncConsumer.
+
+        ``prepare_threshold`` is for both.
+        """
+        super().__init__(dsn, **options)
+        # Empty means libpq's environment, which is the target's only if it is the queue's as well.
+        if not target_dsn and self.dsn:
+            raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
+        self.target_dsn = dsns.resolve(target_dsn)
+
+    _loop: AsyncTargetLoop
+
+    async def target(self) -> AsyncBatchConnection:
+        """Return the connection to the target, for a consumer that runs; connects if needed."""
+        return await self._loop.target()
+
+    async def unregister(self) -> bool:
+        """Delete the position, the pending retries, and the target's records.
+
+        False if there was no position.
+        """
+        done = await super().unregister()
+        async with await async_connect(self.target_dsn) as target:
+            with translate_errors():
+                await target.execute(sql.FORGET, (self.consumer, self.queue))
+        return done
+
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return AsyncTargetLoop
 
 
 class AsyncRemoteConsumer(AsyncTargetConsumer):
@@ -43,7 +92,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _target: AsyncRemoteBatches
+    _loop: AsyncRemoteLoop
+    _ways = "process_remote_batch", "process_remote_event"
 
     # --- to be overridden
 
@@ -78,31 +128,17 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                 await self.process_remote_batch(conn, batch, target)
                 await batch.close()
                 await self._end(target, batch)
-        if batch.retries and self._target.source_is_ours:
-            await async_fetch(conn, _SETTLE, (batch.id,))
+        if batch.retries and self._loop.source_is_ours:
+            await async_fetch(conn, sql.SETTLE_BATCH, (batch.id,))
 
     # --- helpers
 
-    def _check(self) -> None:
-        super()._check()
-        self._check_way(AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
-
-    def _batches(self) -> AsyncBatches:
-        self._target = AsyncRemoteBatches(self)
-        return self._target
+    def _kind_of_loop(self) -> type[AsyncLoop]:
+        return AsyncRemoteLoop
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         """Whether the target has the batch."""
-        identity = (
-            batch.consumer,
-            batch.queue,
-            batch.id,
-            batch.prev_tick,
-            batch.prev_tick_time,
-            batch.tick,
-            batch.tick_time,
-        )
-        (row,) = await async_fetch(target, _BEGIN, identity, dict_row)
+        (row,) = await async_fetch(target, sql.BEGIN_BATCH, batch.identity, dict_row)
         if not row["done"]:
             return False
         logger.info(
@@ -115,7 +151,9 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         encoding = target.info.parameter_status("server_encoding") or ""
         retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
         identity = batch.consumer, batch.queue, batch.id, batch.tick, batch.tick_time
-        await async_fetch(target, _END, [*identity, retries, batch.tick_snapshot, batch.seq_end])
+        await async_fetch(
+            target, sql.END_BATCH, [*identity, retries, batch.tick_snapshot, batch.seq_end]
+        )
 
 
 class AsyncSerialConsumer(AsyncRemoteConsumer):
@@ -125,50 +163,107 @@ class AsyncSerialConsumer(AsyncRemoteConsumer):
     """
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
-        self._check_order(batch)
+        batch.refuse_retries()
         await super()._end(target, batch)
 
-    def _check_order(self, batch: AsyncBatch) -> None:
-        if batch.retries:
-            raise PgqError(
-                f"an event of batch {batch.id} was retried or given up, but consumer "
-                f"{batch.consumer} keeps the order of events",
-                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
-            )
+
+class AsyncTargetLoop(AsyncLoop):
+    """The run of a consumer whose effects are in the target."""
+
+    _consumer: AsyncTargetConsumer
+    _unreachable = False
+
+    def __init__(self, consumer: AsyncTargetConsumer, waker: AsyncWaker, *, strict: bool) -> None:
+        super().__init__(consumer, waker, strict=strict)
+        self._target = AsyncSession(
+            consumer.target_dsn,
+            application_name=f"pgqpy {consumer.consumer}"[:63],
+            prepare_threshold=consumer.prepare_threshold,
+            isolation_level=consumer.target_isolation_level,
+        )
+        self._target_losses = Backoff(0.1, consumer.reconnect_cap)
+
+    async def target(self) -> AsyncBatchConnection:
+        """Return the connection to the target; connects if needed."""
+        self._unreachable = True
+        with comes_from(self._consumer.target_dsn):
+            target = await self._target.working()
+        self._unreachable = False
+        return target
+
+    async def close(self) -> None:
+        await self._target.close()
+        await super().close()
+
+    async def _done(self, batch: AsyncBatch) -> None:
+        await super()._done(batch)
+        self._target_losses.reset()
+        if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
+            # The batch is finished; if this fails, the next one notices.
+            with suppress(psycopg.Error, PgqError):
+                await self._rotate(await self.target())
+
+    async def _rotate(self, target: AsyncBatchConnection) -> None:
+        """Remove old records in the target; transactions with old snapshots cannot."""
+        await target.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        try:
+            async with target.transaction():
+                await target.execute(sql.ROTATE)
+        finally:
+            await target.set_isolation_level(self._consumer.target_isolation_level)
+
+    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
+        if isinstance(error, LostPosition):
+            raise error
+        await super()._failed(batch, error)
+
+    @property
+    def _lost(self) -> bool:
+        return self._target_lost or super()._lost
+
+    @property
+    def _target_lost(self) -> bool:
+        """Whether the target could not be reached, or its connection broke."""
+        return self._unreachable or self._target.lost
+
+    async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
+        target_alone = self._target_lost and not self._session.lost
+        self._unreachable = False
+        await self._target.close()
+        if target_alone:
+            await self._rest("lost the target database", self._target_losses, error, batch)
+        else:
+            await super()._reconnect(error, batch)
 
 
-class AsyncRemoteBatches(AsyncTargetBatches):
-    """Batches that follow the target's position."""
+class AsyncRemoteLoop(AsyncTargetLoop):
+    """The run of a consumer whose batches follow the target's position."""
 
     _consumer: AsyncRemoteConsumer
     # The target would not be told of heartbeats that are skipped.
     _with_tick = True
 
-    def __init__(self, consumer: AsyncRemoteConsumer) -> None:
-        super().__init__(consumer)
-        self._names = consumer.queue, consumer.consumer
-        self._prepared = False
-        #: Whether source and target are known to agree on the position.
-        self._started = False
-        #: Whether the queue is pgqpy's, not of PgQ itself.
-        self.source_is_ours = True
+    _prepared = False
+    #: Whether source and target are known to agree on the position.
+    _started = False
+    #: Whether the queue is pgqpy's, not of PgQ itself.
+    source_is_ours = True
 
-    async def join(self, conn: AsyncConnection) -> bool:
-        """Register, and tell the target the position."""
-        new = await super().join(conn)
+    async def _join(self, conn: AsyncConnection) -> bool:
+        new = await super()._join(conn)
         await self._start(conn)
         return new
 
-    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+    async def _open(self) -> AsyncBatch | None:
         """Open the next batch; the target knows the position before it."""
         if not self._started:
-            await self._start(await session.working())
-        return await super().open(session, strict=strict)
+            await self._start(await self._session.working())
+        return await super()._open()
 
-    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
-        """Ask for the target's position again: it may have committed."""
+    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
+        # The target may have committed.
         self._started = False
-        await super().failed(batch, error)
+        await super()._failed(batch, error)
 
     async def _start(self, conn: AsyncConnection) -> None:
         """Tell the target the consumer's position, if it knows none and that is no error.
@@ -176,26 +271,26 @@ class AsyncRemoteBatches(AsyncTargetBatches):
         Also reopens a batch that only the target records as done.
         """
         if self._consumer.batch_size is None:
-            ((self.source_is_ours,),) = await async_fetch(conn, _IS_OURS)
-        statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+            ((self.source_is_ours,),) = await async_fetch(conn, sql.IS_OURS)
+        statement = sql.POSITION if self.source_is_ours else sql.POSITION_OF_PGQ
         positions = await async_fetch(conn, statement, self._names)
         if not positions:
             # Not registered; opening a batch will raise that.
             return
-        target = await self.connection()
+        target = await self.target()
         with comes_from(self._consumer.target_dsn), translate_errors():
             if not self._prepared:
                 await self._consumer.prepare_target(target)
                 self._prepared = True
             known = self._consumer.consumer, self._consumer.queue, *positions[0]
-            (batch,) = await async_fetch(target, _START, known, dict_row)
+            (batch,) = await async_fetch(target, sql.START_BATCHES, known, dict_row)
         if batch["batch_id"] is not None:
             await self._reopen(conn, batch)
         self._started = True
 
     async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
         """Open a batch again whose retries the target has and the queue has not."""
-        ((reopened,),) = await async_fetch(conn, _REOPEN, (*self._names, *batch.values()))
+        ((reopened,),) = await async_fetch(conn, sql.REOPEN_BATCH, (*self._names, *batch.values()))
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
@@ -204,21 +299,3 @@ class AsyncRemoteBatches(AsyncTargetBatches):
                 batch["batch_id"],
                 extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
             )
-
-
-_POSITION = b"select tick_id, tick_time, fresh from pgq.get_consumer_start(%s, %s)"
-#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
-_POSITION_OF_PGQ = b"""
-select s.sub_last_tick as tick_id, t.tick_time, true as fresh
-  from pgq.subscription s
-  join pgq.queue q on q.queue_id = s.sub_queue
-  join pgq.consumer c on c.co_id = s.sub_consumer
-  join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
- where q.queue_name = %s and c.co_name = %s
-"""
-_IS_OURS = b"select to_regprocedure('pgq.settle_batch(bigint)') is not null as ours"
-_START = b"select * from pgq_ext.start_batches(%s, %s, %s, %s, %s)"
-_REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
-_SETTLE = b"select pgq.settle_batch(%s)"
-_BEGIN = b"select * from pgq_ext.begin_batch(%s, %s, %s, %s, %s, %s, %s)"
-_END = b"select pgq_ext.end_batch(%s, %s, %s, %s, %s, %s, %s::text::txid_snapshot, %s)"

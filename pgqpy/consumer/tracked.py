@@ -14,9 +14,10 @@ from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
-from pgqpy.consumer._target import TargetConsumer
+from pgqpy.consumer import _statements as sql
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.remote import TargetConsumer
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -50,6 +51,7 @@ class TrackedConsumer(TargetConsumer):
     """
 
     batch_size: int | None = 1_000
+    _ways = ("process_tracked_event",)
 
     def __init__(
         self,
@@ -119,31 +121,12 @@ class TrackedConsumer(TargetConsumer):
 
     def is_done(self, target: Connection, batch: Batch, event: Event) -> bool:
         """Lock the consumer's name until the transaction ends; return whether the event is done."""
-        return self._tell(target, _BEGIN, batch, event)
+        return self._tell(target, sql.BEGIN_EVENT, batch, event)
 
     def set_done(self, target: Connection, batch: Batch, event: Event) -> None:
         """Record that the event is done."""
-        self._tell(target, _DONE, batch, event)
+        self._tell(target, sql.END_EVENT, batch, event)
 
     def _tell(self, target: Connection, statement: bytes, batch: Batch, event: Event) -> bool:
-        identity = (
-            batch.consumer,
-            batch.queue,
-            batch.id,
-            batch.prev_tick,
-            batch.prev_tick_time,
-            batch.tick,
-            batch.tick_time,
-            event.id,
-            event.retry_count,
-            event.time,
-        )
+        identity = *batch.identity, event.id, event.retry_count, event.time
         return bool((fetch(target, statement, identity))[0][0])
-
-    def _check(self) -> None:
-        super()._check()
-        self._check_way(TrackedConsumer, "process_tracked_event")
-
-
-_BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-_DONE = b"select pgq_ext.end_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

@@ -11,9 +11,10 @@ from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer import _statements as sql
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.remote_async import AsyncTargetConsumer
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -47,6 +48,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     """
 
     batch_size: int | None = 1_000
+    _ways = ("process_tracked_event",)
 
     def __init__(
         self,
@@ -116,33 +118,14 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
 
     async def is_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> bool:
         """Lock the consumer's name until the transaction ends; return whether the event is done."""
-        return await self._tell(target, _BEGIN, batch, event)
+        return await self._tell(target, sql.BEGIN_EVENT, batch, event)
 
     async def set_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> None:
         """Record that the event is done."""
-        await self._tell(target, _DONE, batch, event)
+        await self._tell(target, sql.END_EVENT, batch, event)
 
     async def _tell(
         self, target: AsyncConnection, statement: bytes, batch: AsyncBatch, event: Event
     ) -> bool:
-        identity = (
-            batch.consumer,
-            batch.queue,
-            batch.id,
-            batch.prev_tick,
-            batch.prev_tick_time,
-            batch.tick,
-            batch.tick_time,
-            event.id,
-            event.retry_count,
-            event.time,
-        )
+        identity = *batch.identity, event.id, event.retry_count, event.time
         return bool((await async_fetch(target, statement, identity))[0][0])
-
-    def _check(self) -> None:
-        super()._check()
-        self._check_way(AsyncTrackedConsumer, "process_tracked_event")
-
-
-_BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-_DONE = b"select pgq_ext.end_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

@@ -121,10 +121,9 @@ class _Change:
         """Connect to all databases, and check that the change is possible."""
         if self._old is not None:
             self._old.check_queue(self.queue)
-        for shard in ShardMap.of_file(
-            self.document | {"shards": self._without_after()}
-        ).shards.values():
-            self._places[shard.name] = self._place(shard)
+        known = {**(self._old.shards if self._old is not None else {}), **self._new.shards}
+        for name in self.document["shards"]:
+            self._places[name] = self._place(known[name])
         self._check_databases()
         self._leave_out_drained()
         shards = self.document["shards"]
@@ -238,12 +237,6 @@ class _Change:
                     f"the database of shard {name!r} is that of shard {first!r} already",
                     hint="A database is one shard of a queue.",
                 )
-
-    def _without_after(self) -> Document:
-        return {
-            name: {key: value for key, value in shard.items() if key != "after"}
-            for name, shard in self.document["shards"].items()
-        }
 
     def _leave_out_drained(self) -> None:
         """Leave out shards that have no keys and are read."""

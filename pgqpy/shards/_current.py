@@ -13,13 +13,16 @@ from pgqpy.shards._map import ShardMap
 #: A map, the file in which it is, or a function that reads it, for instance from a table.
 MapSource: TypeAlias = ShardMap | str | Path | Callable[[], ShardMap]
 
+#: The shard of a connection's database, which keeps its version until the transaction ends.
+ENTER_SHARD = b"select shard_name, shard_version from pgq.enter_shard(%s)"
+
 
 class CurrentMap:
     """The map of a queue, which may change."""
 
-    def __init__(self, source: MapSource) -> None:
+    def __init__(self, source: MapSource, queue: str | None = None) -> None:
         self._source = source
-        self._queue: str | None = None
+        self._queue = queue
         self._stamp: object = None
         self.map = self._read()
 
@@ -58,7 +61,7 @@ class CurrentMap:
     def writable(self, name: str | None, version: int | None) -> Callable[[Any], None]:
         """Return the check of the keys of events that a transaction writes into a shard.
 
-        ``name`` and ``version`` are what `pgq.enter_shard` has returned. Raises WrongShard,
+        ``name`` and ``version`` are what `ENTER_SHARD` has returned. Raises WrongShard,
         StaleShardMap; the check raises WrongShard, and InvalidParameter for what is
         no key.
         """

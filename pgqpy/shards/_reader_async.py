@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from time import monotonic
-from typing import Any, Protocol
-from zlib import crc32
+from typing import Any
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
@@ -14,13 +13,15 @@ from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer import AsyncConsumer, AsyncCoopConsumer, AsyncGroupConsumer
+from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.coop_async import AsyncCoopConsumer
+from pgqpy.consumer.group_async import AsyncGroupConsumer
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
-from pgqpy.shards._lock import LOCK
 from pgqpy.shards._map import Shard
+from pgqpy.shards._share import CLAIM, FEWEST, LOCK, NAME, Share, Told, waits
 
 #: Seconds between looks at what another process or another shard has to do first.
 _LOOK = 0.5
@@ -28,69 +29,27 @@ _LOOK = 0.5
 _REST = 2.0
 
 
-class AsyncReaders(Protocol):
-    """All readers of a process: what they need of an `AsyncShardedConsumer`."""
-
-    def make(self, shard: Shard) -> AsyncConsumer: ...
-    def reader_of(self, name: str) -> AsyncReader | None: ...
-    def stale(self) -> None: ...
-    def turn(self) -> float: ...
-    def may_look(self) -> bool: ...
-    @property
-    def claimed(self) -> int: ...
-
-
-class AsyncReader:
+class AsyncReader(Told):
     """Reads one shard, until it is stopped, or drained."""
 
-    def __init__(self, readers: AsyncReaders, shard: Shard, options: dict[str, Any]) -> None:
-        """``options`` are those of the consumer's `run`."""
-        self.shard = shard
-        #: Whether no other process reads it.
-        self.claimed = False
-        self.ended = False
-        #: Why it has ended.
-        self.error: Exception | None = None
+    def __init__(
+        self,
+        shard: Shard,
+        make: Callable[[Shard], AsyncConsumer],
+        readers: Mapping[str, AsyncReader],
+        share: Share,
+        options: dict[str, Any],
+    ) -> None:
+        """``make`` returns the consumer of a shard; ``readers`` are those of all shards of the
+        newest map; ``options`` are those of the consumer's `run`."""
+        super().__init__(shard, AsyncWaker(), once=options["until_empty"])
+        self._make = make
         self._readers = readers
+        self._share = share
         self._options = options
-        self._once = bool(options["until_empty"])
-        #: Whether it ends when nothing is left.
-        self._draining = self._once
-        self._stopping = False
-        #: Whether the consumer was stopped, to begin again or to end.
-        self._interrupted = False
-        self._consumer: AsyncConsumer | None = None
         #: Until then it is left to other processes.
         self._rest_until = 0.0
         self._losses = Backoff(0.1, 5.0)
-        self._waker = AsyncWaker()
-
-    # --- called from any thread
-
-    def stop(self) -> None:
-        """End after the current batch."""
-        self._stopping = True
-        self._interrupt()
-
-    def change(self, shard: Shard) -> None:
-        """Go on as the new map has it."""
-        self.shard = shard
-        self._draining = self._once
-        self._interrupt()
-
-    def drain(self) -> None:
-        """Read what is there, then end."""
-        if not self._draining:
-            self._draining = True
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        self._interrupted = True
-        if self._consumer is not None:
-            self._consumer.stop()
-        self._waker.wake()
-
-    # --- the reader's own thread or task
 
     async def run(self) -> None:
         """Read until it is stopped or drained. Raises errors that waiting does not cure."""
@@ -116,7 +75,7 @@ class AsyncReader:
     async def _read(self, shard: Shard) -> bool:
         """Claim the shard and read it; True if there is nothing left to do."""
         draining = self._draining
-        consumer = self._consumer = self._readers.make(shard)
+        consumer = self._consumer = self._make(shard)
         async with await async_connect(shard.dsn, autocommit=True) as conn:
             try:
                 if await self._ready(conn, shard, consumer):
@@ -126,19 +85,19 @@ class AsyncReader:
                     options = self._options | {"until_empty": draining}
                     await consumer.run(**options, handle_signals=False)
             finally:
-                self.claimed = False
+                self._share.claimed.discard(shard.name)
         return draining and not self._interrupted
 
     async def _ready(self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> bool:
         """Wait until the shard may be read; False if that is not to be, or not now."""
         while not self._interrupted:
-            if not await self._claim(conn, consumer):
+            if not await self._claim(conn, shard, consumer):
                 if self._draining:
                     return False
             elif not await self._is_current(conn, shard, consumer):
                 if self._once:
                     raise StaleShardMap(f"shard {shard.name!r} has got keys, which the map lacks")
-                self._readers.stale()
+                self._share.stale()
             elif await self._comes_next(shard):
                 return not self._interrupted
             await self._waker.wait(_LOOK)
@@ -161,12 +120,12 @@ class AsyncReader:
     async def _comes_next(self, shard: Shard) -> bool:
         """Whether the consumer has finished the ticks of other shards that come first."""
         for name, tick in shard.after.items():
-            other = self._readers.reader_of(name)
+            other = self._readers.get(name)
             if other is None:
                 return False  # a new map is on its way
             over = self._once and other.ended
             what = f"tick {tick} of shard {name!r}, after which shard {shard.name!r} comes"
-            consumer = self._readers.make(other.shard)
+            consumer = self._make(other.shard)
             names = consumer.queue, consumer.consumer
             try:
                 async with await async_connect(other.shard.dsn, autocommit=True) as conn:
@@ -181,34 +140,41 @@ class AsyncReader:
 
     # --- sharing with other processes
 
-    async def _claim(self, conn: AsyncConnection, consumer: AsyncConsumer) -> bool:
+    async def _claim(self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> bool:
         """Whether no other process reads the shard; workers of a group share it anyway."""
-        if self.claimed or isinstance(consumer, AsyncGroupConsumer | AsyncCoopConsumer):
+        claimed = self._share.claimed
+        if shard.name in claimed or isinstance(consumer, AsyncGroupConsumer | AsyncCoopConsumer):
             return True
-        await self._waker.wait(self._readers.turn())
+        await self._waker.wait(self._share.turn())
         while (rest := self._rest_until - monotonic()) > 0 and not self._interrupted:
             await self._waker.wait(rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
-        ((self.claimed,),) = await async_fetch(conn, _CLAIM, [LOCK, names])
+        ((mine,),) = await async_fetch(conn, CLAIM, [LOCK, names])
         name = session_name(consumer.consumer)
-        if not self.claimed:
-            name = f"{_waits(consumer)} {self._readers.claimed}"
-        await async_fetch(conn, _NAME, [name[:63]])
-        return self.claimed
+        if mine:
+            claimed.add(shard.name)
+        else:
+            name = f"{waits(consumer.consumer)} {len(claimed)}"
+        await async_fetch(conn, NAME, [name[:63]])
+        return bool(mine)
 
-    async def _has_too_many(self, conn: AsyncConnection, consumer: AsyncConsumer) -> bool:
+    async def _has_too_many(
+        self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> bool:
         """Whether a process that waits for this shard should have it."""
-        if not self.claimed or self._once or not self._readers.may_look():
+        claimed = self._share.claimed
+        if shard.name not in claimed or self._once or not self._share.may_look():
             return False
-        ((fewest,),) = await async_fetch(conn, _FEWEST, [f"^{_waits(consumer)} ([0-9]{{1,4}})$"])
-        return fewest is not None and self._readers.claimed - fewest >= 2
+        waiting = f"^{waits(consumer.consumer)} ([0-9]{{1,4}})$"
+        ((fewest,),) = await async_fetch(conn, FEWEST, [waiting])
+        return fewest is not None and len(claimed) - fewest >= 2
 
     def _guard(self, claim: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> None:
         """Look before each batch whether the map is too old, or the claim lost, or too much."""
         around, wants, fields = consumer.around_batch, consumer.wants_batch, consumer.log_fields
 
         async def wants_batch(conn: AsyncConnection) -> bool:
-            if await self._has_too_many(conn, consumer):
+            if await self._has_too_many(conn, shard, consumer):
                 self._rest_until = monotonic() + _REST
                 self._interrupt()
                 return False
@@ -260,19 +226,5 @@ def _fields(shard: Shard) -> dict[str, Any]:
     return {"shard": shard.name}
 
 
-def _waits(consumer: AsyncConsumer) -> str:
-    """Return how the name of a session begins that waits for a shard of the consumer."""
-    return f"pgqpy waits {crc32(consumer.consumer.encode())}"
-
-
-_CLAIM = b"select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))"
-_NAME = b"select pg_catalog.set_config('application_name', %s, false)"
-#: Every role may choose such a name; only those of readers count.
-_FEWEST = b"""
-select pg_catalog.min(pg_catalog.substring(application_name, %s)::int4)
-  from pg_catalog.pg_stat_activity
- where datname = pg_catalog.current_database()
-   and pg_catalog.pg_has_role(usesysid, 'pgq_reader', 'member')
-"""
 _GAINED = b"select shard_name, shard_gained from pgq.get_shard_info(%s)"
 _FINISHED = b"select pgq.has_finished(%s, %s, %s)"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from time import monotonic
 from typing import Any, Literal
 
 from pgqpy._runtime.acompat import AsyncSlots
 from pgqpy._runtime.stoppable_async import AsyncStoppable
-from pgqpy.consumer import AsyncConsumer
-from pgqpy.consumer._target_async import AsyncTargetConsumer
-from pgqpy.errors import ConnectionFailed, InvalidConsumer
+from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer.remote_async import AsyncTargetConsumer
+from pgqpy.errors import InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
 from pgqpy.shards._map import Shard
 from pgqpy.shards._reader_async import AsyncReader
-
-#: Seconds between two claims of a process, so that several processes get some each.
-_TURN = 0.05
-#: Seconds between looks of a process whether it has too many.
-_SHARE = 2.0
+from pgqpy.shards._share import Share, raise_failures
 
 
 class AsyncShardedConsumer(AsyncStoppable):
@@ -51,7 +46,7 @@ class AsyncShardedConsumer(AsyncStoppable):
                 raise InvalidConsumer(f"{made!r:.80} is no consumer that can be run over shards")
             self._current.require(made.queue)
         self._readers: dict[str, AsyncReader] = {}
-        self._turn_at = self._look_at = 0.0
+        self._share = Share(self._look_again)
 
     async def run(
         self,
@@ -83,9 +78,10 @@ class AsyncShardedConsumer(AsyncStoppable):
                     reader.stop()
                 while len(slots):
                     await waker.wait(1.0)
-                ended, self._readers = self._readers, {}
+                ended = self._readers.copy()
+                self._readers.clear()
             slots.check()
-        _raise_failures(ended)
+        raise_failures(ended)
 
     def _follow(self, slots: AsyncSlots, options: dict[str, Any]) -> None:
         """Have a reader for each shard of the map."""
@@ -100,13 +96,12 @@ class AsyncShardedConsumer(AsyncStoppable):
         new = [shards[name] for name in shards.keys() - self._readers.keys()]
         # Processes that begin together take different ones.
         random.shuffle(new)
-        self._readers |= {shard.name: AsyncReader(self, shard, options) for shard in new}
+        shared = self._make_for, self._readers, self._share
+        self._readers |= {shard.name: AsyncReader(shard, *shared, options) for shard in new}
         for shard in new:
             slots.start(self._readers[shard.name].run)
 
-    # --- for the readers
-
-    def make(self, shard: Shard) -> AsyncConsumer:
+    def _make_for(self, shard: Shard) -> AsyncConsumer:
         """Return the consumer of a shard. A target has a position for each name, so that of a
         consumer with a target is followed by the shard's."""
         made = self._make(shard.dsn)
@@ -114,42 +109,11 @@ class AsyncShardedConsumer(AsyncStoppable):
             made.consumer += f"@{shard.name}"
         return made
 
-    def reader_of(self, name: str) -> AsyncReader | None:
-        """Return the reader of a shard; None if the newest map has no such shard."""
-        return self._readers.get(name)
-
-    def stale(self) -> None:
-        """Note that the map is too old."""
+    def _look_again(self) -> None:
         if self._waker is not None:
             self._waker.wake()
-
-    def turn(self) -> float:
-        """Return the seconds until a reader may try to claim its shard."""
-        now = monotonic()
-        turn, self._turn_at = max(now, self._turn_at), max(now, self._turn_at) + _TURN
-        return turn - now
-
-    def may_look(self) -> bool:
-        """Whether it is time to look whether other processes have fewer shards."""
-        if monotonic() < self._look_at:
-            return False
-        self._look_at = monotonic() + _SHARE
-        return True
 
     @property
     def claimed(self) -> int:
         """The number of shards that are claimed."""
-        return sum(reader.claimed for reader in self._readers.values())
-
-
-def _raise_failures(readers: dict[str, AsyncReader]) -> None:
-    """Raise the error of a reader; if all lost their databases, one error for all."""
-    failed = {name: each.error for name, each in readers.items() if each.error is not None}
-    for name, error in failed.items():
-        if not isinstance(error, ConnectionFailed):
-            error.add_note(f"shard {name}")
-            raise error
-    if failed:
-        names = ", ".join(sorted(failed))
-        told = "; ".join(f"{name}: {error}".partition("\n")[0] for name, error in failed.items())
-        raise ConnectionFailed(f"shards whose databases were down: {names}", detail=told)
+        return len(self._share.claimed)

@@ -15,8 +15,7 @@ from pgqpy._delivery import AnyEvent, Delivery, EventOptions, EventsOptions
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.event_data import EventData
 from pgqpy._wire.statements import call, event_arrays, padded, texts
-from pgqpy.shards._current import CurrentMap, MapSource
-from pgqpy.shards._entrance import ENTER_SHARD
+from pgqpy.shards._current import ENTER_SHARD, CurrentMap, MapSource
 from pgqpy.sqlalchemy._session import fetch, translate_errors
 from pgqpy.telemetry._spans import EVENTS, marked, sending
 
@@ -45,9 +44,7 @@ class Producer:
 
     def __init__(self, queue: str, *, shards: MapSource | None = None) -> None:
         self.queue = queue
-        self._current = None if shards is None else CurrentMap(shards)
-        if self._current is not None:
-            self._current.require(queue)
+        self._current = None if shards is None else CurrentMap(shards, queue)
 
     def insert_event(
         self,

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from pgqpy._runtime.words import plural
+from pgqpy._wire.dead_letters import WHERE as _WHERE
 from pgqpy.connection import Connection
-from pgqpy.dead_letters import _WHERE, DeadLetters
+from pgqpy.dead_letters import DeadLetters
 from pgqpy.errors import InvalidParameter
 from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import examples.demo.database
-import pgqpy.shards._lock
+import pgqpy.shards._share
 import pgqpy_consumers.replicate._state
 import pgqpy_consumers.spark._driver_session
 import pgqpy_consumers.spark.archive
@@ -85,7 +85,7 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
         (pgqpy_consumers.replicate._state.LOCK, None),
         (pgqpy_consumers.spark.archive.LOCK, None),
         (pgqpy_consumers.spark._driver_session.LOCK, None),
-        (pgqpy.shards._lock.LOCK, None),
+        (pgqpy.shards._share.LOCK, None),
     }
     with pytest.raises(psycopg.errors.RaiseException, match="there is no lock nothing"):
         conn.execute("select pgq._lock_key('nothing')")

@@ -29,6 +29,7 @@ async def _later(self: object, conn: object, event: object) -> None: ...
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number, at least 1"),
         ({"batch_size": "many"}, "batch_size is 'many'; it must be a whole number"),
         ({"concurrency": "2"}, "concurrency is '2'; it must be a whole number"),
+        ({"concurrency": 2}, "concurrency is 2; .*: only AsyncConsumer can process several"),
         ({"poll_interval": timedelta(1)}, "poll_interval is .* a number of seconds"),
         ({"backoff_first": -1}, "backoff_first is -1; it must be a number of seconds"),
         ({"backoff_cap": float("inf")}, "backoff_cap is inf"),
@@ -80,6 +81,8 @@ def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
 
     with pytest.raises(InvalidConsumer, match=r"Mine\.process_event must be `async def`"):
         Mine("")._check()
+    with pytest.raises(InvalidConsumer, match=r"concurrency is 0; .* at least 1"):
+        Mine("", concurrency=0)._check()
 
 
 @pytest.mark.parametrize(
@@ -92,10 +95,11 @@ def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
             consumer="c",
             dead_after=5,  # type: ignore[arg-type]
         ),
+        lambda: pgqpy.CoopConsumer("", queue="q", consumer="c", dead_after=timedelta()),
     ],
 )
 def test_what_is_missing_or_no_interval_is_said_when_the_object_is_made(missing: Any) -> None:
-    with pytest.raises(InvalidConsumer, match=r"needs a queue and|dead_after is 5; .* timedelta"):
+    with pytest.raises(InvalidConsumer, match=r"needs a queue and|dead_after is .*; .* a positive"):
         missing()
 
 

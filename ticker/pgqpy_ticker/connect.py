@@ -9,10 +9,9 @@ from importlib.metadata import version
 from typing import LiteralString, TypeAlias
 
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from pgqpy.session_settings import ENCODING, SETTINGS
+from pgqpy.session_settings import SETTINGS, with_defaults
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.problem import Unanswered
 
@@ -63,9 +62,7 @@ async def connect(database: Database, **settings: str) -> Connection:
 
     ``settings`` are server parameters of this session; unitless times are milliseconds.
     """
-    told = conninfo_to_dict(database.dsn)
-    ours = {key: value for key, value in _CONNECTION.items() if key not in told}
-    conninfo = make_conninfo(database.dsn, **ours, **ENCODING)
+    conninfo = with_defaults(database.dsn, {}, _CONNECTION)
     connection = await AsyncConnection.connect(conninfo, autocommit=True)
     try:
         wanted = _SESSION | settings
@@ -98,5 +95,4 @@ def silence_limit(database: Database) -> float:
 
 
 def milliseconds(seconds: float) -> str:
-    """Format seconds for the server's time settings."""
     return str(max(1, round(seconds * 1000)))

@@ -39,7 +39,6 @@ class Job:
         return self._connection
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             await self._connection.close()
             self._connection = None

@@ -24,7 +24,7 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
 from pgqpy_ticker.foreign import LEAD, ForeignLocks
 from pgqpy_ticker.logs import one_line
-from pgqpy_ticker.problem import NotAllowed, Pooled, SchemaMissing, SchemaPlanted
+from pgqpy_ticker.problem import NotAllowed, Pooled, SchemaPlanted
 from pgqpy_ticker.served import Operation, Served
 
 LOCK = (0x70677170, 1)
@@ -67,12 +67,12 @@ _ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])
 
 
 async def check_schema(connection: Connection) -> None:
-    """Raise SchemaMissing unless this database has our ticker's functions, SchemaPlanted if a role
-    that may create schemas here has made a schema of that name: its code would run as our role;
-    NotAllowed if our role may not tick: a standby would notice only when it leads."""
+    """Raise UndefinedFunction unless this database has our ticker's functions, SchemaPlanted if a
+    role that may create schemas here has made a schema of that name: its code would run as our
+    role; NotAllowed if our role may not tick: a standby would notice only when it leads."""
     row = await (await connection.execute(_OWNER, (_ROUND,))).fetchone()
     if row is None:
-        raise SchemaMissing(f"there is no function {_ROUND}")
+        raise errors.UndefinedFunction(f"there is no function {_ROUND}")
     owner, ours, allowed, role = row
     if not ours:
         raise SchemaPlanted(owner)

@@ -45,7 +45,6 @@ Sample = tuple[str, dict[str, str], float | Histogram]
 
 
 def page(databases: Iterable[Served]) -> str:
-    """Return the page of these databases."""
     found: dict[str, list[str]] = defaultdict(list)
     for name, labels, value in samples(databases):
         found[name] += _lines(name, labels, value)
@@ -56,7 +55,6 @@ def page(databases: Iterable[Served]) -> str:
 
 
 def samples(databases: Iterable[Served]) -> Iterator[Sample]:
-    """Return the samples of these databases."""
     for served in databases:
         for name, labels, value in _samples(served):
             yield name, {"database": served.name, **labels}, value

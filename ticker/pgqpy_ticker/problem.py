@@ -11,10 +11,6 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.logs import one_line
 
 
-class SchemaMissing(Exception):
-    """The database has no schema pgq, or one without the objects that the ticker needs."""
-
-
 class SchemaPlanted(Exception):
     """The schema pgq belongs to a role, the argument, that may create schemas and is not ours."""
 
@@ -45,8 +41,7 @@ class Problem:
         """Explain why ``database`` could not be served."""
         match error:
             case (
-                SchemaMissing()
-                | errors.InvalidSchemaName()
+                errors.InvalidSchemaName()
                 | errors.UndefinedFunction()
                 | errors.UndefinedTable()
                 | errors.UndefinedColumn()

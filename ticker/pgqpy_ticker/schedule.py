@@ -95,5 +95,4 @@ class Budget:
         return max(int(self._saved / spacing), 1)
 
     def spend(self, made: int, spacing: float) -> None:
-        """Subtract the ticks that were made."""
         self._saved -= made * spacing

@@ -155,7 +155,6 @@ class Served:
         return self.database.name
 
     def log(self, **fields: object) -> Log:
-        """Return a log whose lines name the database."""
         return Log(database=self.name, **fields)
 
     # State
@@ -165,7 +164,6 @@ class Served:
         self.beat()
 
     def beat(self) -> None:
-        """Record a heartbeat."""
         self.heartbeat = time.monotonic()
 
     @property
@@ -178,7 +176,6 @@ class Served:
         )
 
     def report(self) -> dict[str, object]:
-        """Return the report for /healthz."""
         report: dict[str, object] = {
             "state": self.state.value,
             "healthy": self.healthy,
@@ -223,7 +220,6 @@ class Served:
     # Numbers
 
     def ticked(self, ticks: int, seconds: float) -> None:
-        """Record a round of ticks."""
         self.ticks += ticks
         self.rounds.observe(seconds)
         if self.record is not None:

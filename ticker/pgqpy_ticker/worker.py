@@ -27,17 +27,6 @@ from pgqpy_ticker.tick import Tick
 _UNLOCK = "select pg_catalog.pg_advisory_unlock_all()"
 
 
-class RoundFailed(Exception):
-    """The database is there and refuses ticks: its disk is full, or it was restored.
-
-    Jobs go on meanwhile, since maintenance may be the cure.
-    """
-
-    def __init__(self, error: psycopg.Error) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class Worker:
     """Serves one database until cancelled."""
 
@@ -67,10 +56,8 @@ class Worker:
         database, in_round = self.served.database, False
         error: Exception
         try:
-            await self._serve()
-            raise AssertionError("serving ends by an error or by being cancelled")
-        except RoundFailed as failed:
-            error, in_round = failed.error, True
+            error = await self._serve()
+            in_round = True
         except Exception as caught:
             error = caught
         problem = Problem.of(error, database)
@@ -88,7 +75,9 @@ class Worker:
             await self._end_jobs()
         return database.schema_retry if problem.permanent else pause
 
-    async def _serve(self) -> None:
+    async def _serve(self) -> psycopg.Error:
+        """Connect, and lead. Returns the error of a round that the database has refused: its disk
+        is full, or it was restored; jobs go on meanwhile, since maintenance may be the cure."""
         database = self.served.database
         limit = milliseconds(database.leader_timeout)
         connection = await connect(
@@ -104,6 +93,7 @@ class Worker:
             pid = await Lead(connection, self.served, self._foreign).win(self._stand_by)
             try:
                 await self._lead(connection, pid)
+                raise AssertionError("a lead ends by an error or by being cancelled")
             except psycopg.Error as error:
                 if connection.closed:
                     raise
@@ -111,7 +101,7 @@ class Worker:
                 with suppress(psycopg.Error):
                     async with answering(database):
                         await connection.execute(_UNLOCK)
-                raise RoundFailed(error) from error
+                return error
         finally:
             await connection.close()
 

@@ -16,7 +16,6 @@ from pgqpy import (
     AsyncBatch,
     AsyncConsumer,
     BatchStats,
-    Consumer,
     Event,
     FixedDelay,
     RetryPolicy,
@@ -309,20 +308,3 @@ def test_retries_work_as_with_one_event_after_the_other(
     send([])
     run(consumer)
     assert written(conn) == data
-
-
-def test_a_concurrency_that_cannot_be_is_refused(dsn: str, queue: str) -> None:
-    class Nothing(Several):
-        concurrency = 0
-
-    class Threads(Consumer):
-        consumer = "several"
-        concurrency = 2
-
-        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-            raise AssertionError
-
-    with pytest.raises(ValueError, match="at least 1"):
-        run(Nothing(dsn, queue))
-    with pytest.raises(ValueError, match="AsyncConsumer"):
-        Threads(dsn, queue=queue).run_once()

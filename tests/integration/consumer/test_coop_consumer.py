@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import closing
 from datetime import timedelta
 from time import monotonic
 
@@ -12,7 +13,8 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, AsyncCoopConsumer, Batch, CoopConsumer, Event, errors
-from pgqpy.consumer.coop import _SharedBatches
+from pgqpy._runtime.acompat import Waker
+from pgqpy.consumer.coop import _CoopLoop
 from tests.fixtures.fix_client import PATIENCE, Background, Send
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
@@ -170,11 +172,11 @@ def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     conn.execute("select pgq_coop.register_subconsumer(%s, 'shared', 'w1')", [queue])
     positions = "select array_agg(sub_active order by sub_consumer) from pgq.subscription"
     before = conn.execute(positions).fetchall()
-    batches = worker._batches()
-    assert isinstance(batches, _SharedBatches)
-    with batches._heartbeat:
-        batches._beat(conn)
-        assert batches._due() > monotonic()
+    with closing(Waker()) as waker:
+        loop = _CoopLoop(worker, waker, strict=True)
+        with loop._heartbeat as heartbeat:
+            loop._beat(conn)
+            assert heartbeat._due() > monotonic()
     assert conn.execute(positions).fetchall() == before
     assert "has lost batch" not in caplog.text
 
@@ -213,11 +215,9 @@ def test_workers_wait_while_a_plain_consumer_has_a_batch_and_say_what_for(
     assert seen_by(conn) == {}
 
 
-def test_workers_have_names_of_their_own_and_time_to_live(dsn: str, queue: str) -> None:
+def test_workers_have_names_of_their_own(dsn: str, queue: str) -> None:
     names = {Worker(dsn, queue=queue).worker_name for _ in range(10)}
     assert len(names) == 10
-    with pytest.raises(ValueError, match=r"dead_after is .* a positive timedelta"):
-        Worker(dsn, queue=queue, dead_after=timedelta())
 
 
 @pytest.mark.usefixtures("fill")

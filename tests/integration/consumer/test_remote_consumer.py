@@ -24,7 +24,7 @@ from pgqpy import (
     SerialConsumer,
     errors,
 )
-from pgqpy._wire.statements import next_batch
+from pgqpy.consumer._statements import next_batch
 from pgqpy.retry import DeadLetter, FixedDelay
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli

@@ -45,6 +45,7 @@ from pgqpy.errors import (
     StaleShardMap,
     WrongShard,
 )
+from pgqpy.shards._share import Share
 from pgqpy_consumers.queue_mover import QueueMover
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli, Spawn
@@ -338,7 +339,7 @@ def test_processes_share_the_shards_and_a_crash_frees_those_of_one(
     assert shards.seen() == sent
 
 
-class Looking(ShardedConsumer):
+class Looking(Share):
     """Looks at each batch whether others wait for shards."""
 
     looks = 0
@@ -355,7 +356,8 @@ def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> No
             "do $$ begin if to_regrole('test_no_reader') is null then create role test_no_reader"
             " login; end if; end $$"
         )
-    consumer = Looking(Seen, shards.file)
+    consumer = ShardedConsumer(Seen, shards.file)
+    consumer._share = looking = Looking(consumer._look_again)
     with running(consumer), ExitStack() as stack:
 
         def wait_for_shards(*numbers: str, **user: str) -> None:
@@ -368,8 +370,8 @@ def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> No
         wait_for_shards("0", "-9", "boom", "99999999999", user="test_no_reader")
         wait_for_shards("-9", "boom", "99999999999")
         wait_until(lambda: consumer.claimed == 3)
-        before = consumer.looks
-        wait_until(lambda: consumer.looks > before + 12)
+        before = looking.looks
+        wait_until(lambda: looking.looks > before + 12)
         assert consumer.claimed == 3
         wait_for_shards("0")
         wait_until(lambda: consumer.claimed < 3)

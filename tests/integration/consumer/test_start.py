@@ -15,60 +15,32 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import Send
 from tests.fixtures.fix_db import Connection
 
-
-class Seeing:
-    """Notes what it gets."""
-
-    consumer = "c"
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.seen: list[str | None] = []
-
-    def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-        self.seen.append(event.data)
-
-    process_tracked_event = process_remote_event = process_event
-
-
-class Plain(Seeing, pgqpy.Consumer): ...
-
-
-class Coop(Seeing, pgqpy.CoopConsumer): ...
-
-
-class Group(Seeing, pgqpy.GroupConsumer): ...
-
-
-class Tracked(Seeing, pgqpy.TrackedConsumer): ...
-
-
-class Remote(Seeing, pgqpy.RemoteConsumer): ...
-
-
-class Later(pgqpy.AsyncConsumer):
-    consumer = "c"
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.seen: list[str | None] = []
-
-    async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
-        self.seen.append(event.data)
-
-
-KINDS = [Plain, Coop, Group, Tracked, Remote, Later]
+KINDS = [
+    pgqpy.Consumer,
+    pgqpy.CoopConsumer,
+    pgqpy.GroupConsumer,
+    pgqpy.TrackedConsumer,
+    pgqpy.RemoteConsumer,
+    pgqpy.AsyncConsumer,
+]
 
 
 def run(kind: type[Any], dsn: str, queue: str, **options: Any) -> list[str]:
-    """What it gets, in order."""
-    if issubclass(kind, Remote):
+    """Return what it gets, in order."""
+    seen = []
+
+    async def later(conn: object, event: Event) -> None:
+        seen.append(event.data or "")
+
+    if issubclass(kind, pgqpy.AsyncConsumer):
+        options["handler"] = later
+    if issubclass(kind, pgqpy.RemoteConsumer):
         options["target_dsn"] = dsn
-    consumer = kind(dsn, queue=queue, **options)
-    ran = consumer.run(until_empty=True)
+    now = {"consumer": "c", "handler": lambda conn, event: seen.append(event.data)}
+    ran = kind(dsn, queue=queue, **now | options).run(until_empty=True)
     if ran is not None:
         asyncio.run(ran)
-    return sorted(consumer.seen)
+    return sorted(seen)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,10 +52,10 @@ def test_a_new_consumer_begins_where_it_says_and_goes_on_from_there(
     send("c")
     # Only the first time.
     assert run(kind, dsn, queue, start="first") == ["c"]
-    kind = type("First", (kind,), {"start": "first", "consumer": "first"})
-    assert run(kind, dsn, queue) == ["a", "b", "c"]
+    kind = type("First", (kind,), {"start": "first"})
+    assert run(kind, dsn, queue, consumer="first") == ["a", "b", "c"]
     send("d")
-    assert run(kind, dsn, queue) == ["d"]
+    assert run(kind, dsn, queue, consumer="first") == ["d"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
