@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from psycopg.rows import class_row, tuple_row
 
 from pgqpy._runtime.heartbeat import unique_name
+from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection import Connection
-from pgqpy.errors import InvalidTask
+from pgqpy.errors import InvalidTask, translate_errors
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._calls import TaskCalls, seconds_of
 from pgqpy.tasks._connections import executor
 from pgqpy.tasks._io import Io
 from pgqpy.tasks._renewing import Renewing
@@ -34,7 +34,9 @@ from pgqpy.tasks._values import (
     TaskProgress,
     TaskQueueInfo,
     TaskStatistics,
+    read_again,
 )
+from pgqpy.tasks._waiting import WaitingClient, seconds_of
 from pgqpy.telemetry._spans import TASKS, sending
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Tasks(TaskCalls):
+class Tasks(WaitingClient):
     """Task queues, on the caller's connection and in its transaction.
 
     Tasks are pushed into connections of psycopg, SQLAlchemy (also its sessions), asyncpg and
@@ -689,7 +691,18 @@ class Tasks(TaskCalls):
         return value
 
     def _rows(self, statement: bytes, *arguments: Any, make: Any = tuple_row) -> Any:
-        return self._io.run(self._fetch(statement, arguments, make))
+        if self._foreign is not None:
+            if statement not in sql.PUSHES:
+                raise self._only_pushes()
+            return self._foreign(self.conn, statement, checked(arguments))
+        cursor = self.conn.cursor(row_factory=make, binary=True)
+        with translate_errors():
+            require_utf8(self.conn)
+            cursor.execute(statement, checked(arguments))
+            try:
+                return cursor.fetchall()
+            except (RecursionError, ValueError):
+                return read_again(cursor, make(cursor))
 
     def _objects(self, kind: type[T], statement: bytes, *arguments: Any) -> list[T]:
         objects: list[T] = self._rows(statement, *arguments, make=class_row(kind))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from time import sleep
 from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
+from psycopg import AsyncCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 #: A statement and its parameters.
 Call: TypeAlias = tuple[bytes, list[Any]]
+#: The same with the cursor that executes it.
+CursorCall: TypeAlias = tuple[AsyncCursor[Any], bytes, Any]
 
 
 class AsyncRowConnection(AsyncBatchConnection):
@@ -106,20 +109,30 @@ class AsyncIo:
         """Do nothing for a while."""
         await asyncio.sleep(seconds)
 
+    async def fetch(self, cursor: AsyncCursor[Any], statement: bytes, values: Any = None) -> Any:
+        """Execute a statement; return its rows."""
+        await cursor.execute(statement, values)
+        return await cursor.fetchall()
+
+    async def execute(self, conn: AsyncConnection, calls: Iterable[CursorCall]) -> None:
+        """Execute statements in one round trip, each by a cursor of its own."""
+        async with conn.pipeline():
+            for cursor, statement, values in calls:
+                await cursor.execute(statement, values)
+
     async def send(self, conn: AsyncConnection, calls: Sequence[Call]) -> list[list[Any]]:
         """Send statements at once and return their rows: outside of a transaction they are one."""
         cursors = [conn.cursor(row_factory=tuple_row, binary=True) for _ in calls]
         with translate_errors():
             if len(calls) == 1:
-                await self.call(cursors[0].execute, *calls[0])
-            else:
-                try:
-                    async with self.block(conn.pipeline()):
-                        for cursor, call in zip(cursors, calls, strict=True):
-                            await self.call(cursor.execute, *call)
-                except psycopg.Error:
-                    await self._forget_prepared(conn)
-                    raise
+                return [await self.fetch(cursors[0], *calls[0])]
+            try:
+                await self.execute(
+                    conn, [(cursor, *call) for cursor, call in zip(cursors, calls, strict=True)]
+                )
+            except psycopg.Error:
+                await self._forget_prepared(conn)
+                raise
             return [await self.call(cursor.fetchall) for cursor in cursors]
 
     async def _forget_prepared(self, conn: AsyncConnection) -> None:
@@ -170,6 +183,15 @@ class Io(AsyncIo):
 
     async def read_committed(self, conn: Any) -> None:
         read_committed(conn)
+
+    async def fetch(self, cursor: Any, statement: bytes, values: Any = None) -> Any:
+        cursor.execute(statement, values)
+        return cursor.fetchall()
+
+    async def execute(self, conn: Any, calls: Iterable[tuple[Any, bytes, Any]]) -> None:
+        with conn.pipeline():
+            for cursor, statement, values in calls:
+                cursor.execute(statement, values)
 
     async def notified(self, conn: Any, seconds: float) -> None:
         for _ in conn.notifies(timeout=seconds, stop_after=1):

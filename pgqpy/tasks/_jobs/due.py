@@ -49,12 +49,10 @@ async def async_push_due(io: AsyncIo, conn: Any) -> float | None:
     """
     with translate_errors():
         cursor = conn.cursor(row_factory=namedtuple_row)
-        await io.call(cursor.execute, _LIST)
-        known: list[Any] = await io.call(cursor.fetchall)
+        known: list[Any] = await io.fetch(cursor, _LIST)
         if not known:
             return None
-        await io.call(cursor.execute, _NOW)
-        now = (await io.call(cursor.fetchone)).server_time
+        ((now,),) = await io.fetch(cursor, _NOW)
     next_due = None
     until = monotonic() + _PUSHING
     for row in known:
@@ -98,8 +96,8 @@ async def _push_one(io: AsyncIo, conn: Any, row: Any, now: datetime) -> datetime
     if more or (row.missed == "skip" and last < now - _LATE):
         due.clear()
     with translate_errors():
-        pushes = await io.call(conn.execute, _PUSH, [row.name, row.last_due, last, due])
-        ((pushed,),) = await io.call(pushes.fetchall)
+        push = [row.name, row.last_due, last, due]
+        ((pushed,),) = await io.fetch(conn.cursor(), _PUSH, push)
     if pushed and passed > len(due):
         logger.warning(
             "periodic task %s: runs missed since %s: %s",

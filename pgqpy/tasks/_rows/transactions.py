@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.tasks._io import AsyncIo, AsyncRowConnection
+from pgqpy.tasks._io import AsyncIo, AsyncRowConnection, CursorCall
 from pgqpy.tasks._rows.table import (
     CURRENT,
     DESCRIBE,
@@ -110,11 +110,9 @@ class RowTransactions:
         """Begin a transaction that restores a row. False if another session has changed it."""
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
-        async with self._io.block(conn.pipeline()):
-            await self._io.call(conn.execute, BEGIN)
-            await self._io.call(cursor.execute, *table.restored(row, lost))
-            await self._io.call(conn.execute, SAVEPOINT)
-        return await self._io.call(cursor.fetchone) is not None
+        restored = cursor, *table.restored(row, lost)
+        await self._io.execute(conn, [_of(conn, BEGIN), restored, _of(conn, SAVEPOINT)])
+        return bool(await self._io.call(cursor.fetchall))
 
     async def restore(self, row: TableRow, lost: RowOutcome) -> None:
         """Restore a row that will not be worked on."""
@@ -137,9 +135,8 @@ class RowTransactions:
         done = [each for each in outcomes if each.status == "succeeded"]
         if done and self._settings.delete_done:
             try:
-                async with self._io.block(conn.pipeline()):
-                    await self._io.call(conn.execute, RELEASE)
-                    deleted = await self._io.call(conn.execute, *table.deleted(done))
+                deleted = conn.cursor()
+                await self._io.execute(conn, [_of(conn, RELEASE), (deleted, *table.deleted(done))])
             except psycopg.Error as error:
                 if conn.closed or is_transient(error):
                     raise
@@ -161,31 +158,27 @@ class RowTransactions:
         conn, table = self.current
         began = monotonic()
         idle = conn.info.transaction_status == TransactionStatus.IDLE
-        ending = conn.cursor()
-        found = written = conn.cursor(row_factory=tuple_row)
+        calls = [_of(conn, *each) for each in ended or ()]
+        written = calls[-1][0] if calls else None
+        ending, found = conn.cursor(), conn.cursor(row_factory=tuple_row)
+        if where is None:
+            calls.append((ending, _COMMIT, None))
+        else:
+            calls.append((ending, BEGIN if idle else _CHAIN, None))
+            if quiet and table.signal is not None and began >= self._quiet_at:
+                calls.append(_of(conn, WANT_QUIET, (table.name, table.names.next_attempt)))
+                self._quiet_at = began + QUIET
+            most = 1 if self.careful else self._settings.batch_size
+            claim = found, table.claim, (*where, most)
+            calls += [_of(conn, PLAN), claim, _of(conn, SAVEPOINT)]
         try:
-            async with self._io.block(conn.pipeline()):
-                for statement, values in ended or ():
-                    written = await self._io.call(conn.execute, statement, values)
-                if where is None:
-                    await self._io.call(ending.execute, _COMMIT)
-                else:
-                    await self._io.call(ending.execute, BEGIN if idle else _CHAIN)
-                    if quiet and table.signal is not None and began >= self._quiet_at:
-                        await self._io.call(
-                            conn.execute, WANT_QUIET, (table.name, table.names.next_attempt)
-                        )
-                        self._quiet_at = began + QUIET
-                    await self._io.call(conn.execute, PLAN)
-                    most = 1 if self.careful else self._settings.batch_size
-                    await self._io.call(found.execute, table.claim, (*where, most))
-                    await self._io.call(conn.execute, SAVEPOINT)
+            await self._io.execute(conn, calls)
         except psycopg.Error as error:
             self.ended = bool(ending.statusmessage)
             if ended is None or ending.statusmessage or conn.closed or is_transient(error):
                 raise
             raise NotCommittedError(error) from error
-        if ended:
+        if written is not None:
             self.written = written.rowcount
         if where is None:
             return []
@@ -202,8 +195,7 @@ class RowTransactions:
         """
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
-        await self._io.call(cursor.execute, table.due, (monotonic() - looked + QUIET,))
-        found = await self._io.call(cursor.fetchall)
+        found = await self._io.fetch(cursor, table.due, (monotonic() - looked + QUIET,))
         return found[0][0] if found else None
 
     async def _connect(self) -> AsyncRowConnection:
@@ -224,19 +216,18 @@ class RowTransactions:
         settings = self._settings
         with translate_errors():
             cursor = conn.cursor(row_factory=tuple_row)
-            await self._io.call(
-                cursor.execute, b"select to_regclass(%s) is null", (settings.table,)
-            )
-            if (await self._io.call(cursor.fetchall))[0][0]:
+            regclass = b"select to_regclass(%s) is null"
+            if (await self._io.fetch(cursor, regclass, (settings.table,)))[0][0]:
                 raise InvalidTaskTable(
                     f"table {settings.table} does not exist",
                     hint="Give its name as SQL does: with its schema if that is not on the"
                     " search_path, quoted if it is not all lower case.",
                 )
-            await self._io.call(cursor.execute, DESCRIBE, (settings.table, settings.columns.json()))
-            ((name, keys, types, has_index, signal),) = await self._io.call(cursor.fetchall)
-            await self._io.call(cursor.execute, CURRENT, (PLANNED,))
-            planned = [setting for (setting,) in await self._io.call(cursor.fetchall)]
+            described = settings.table, settings.columns.json()
+            rows = await self._io.fetch(cursor, DESCRIBE, described)
+            ((name, keys, types, has_index, signal),) = rows
+            current = await self._io.fetch(cursor, CURRENT, (PLANNED,))
+            planned = [setting for (setting,) in current]
         if not has_index:
             logger.warning(
                 "table %s has no index on %s, so each look reads all of it;"
@@ -255,6 +246,10 @@ class RowTransactions:
             return [TableRow.of(each, width, names) for each in records]
         except Exception:
             return [*_read_each(cursor, width, names)]
+
+
+def _of(conn: AsyncRowConnection, statement: bytes, values: Any = None) -> CursorCall:
+    return conn.cursor(), statement, values
 
 
 def _read_each(

@@ -93,12 +93,12 @@ class Completer:
         claims = [each.claim for each in completed]
         info = conn.info
         in_transaction = info.transaction_status != TransactionStatus.IDLE
-        if not in_transaction:
-            async with self._io.holding(self.leases.renewing):
-                self.leases.drop(claims)
-        elif self.leases.renewing.acquire(blocking=False):
+        if self.leases.renewing.acquire(blocking=False):
             self.leases.drop(claims)
             self.leases.renewing.release()
+        elif not in_transaction:
+            async with self._io.holding(self.leases.renewing):
+                self.leases.drop(claims)
         else:
             # Behind a pooler the renewal may wait for the very session of this transaction.
             self.leases.drop(claims)

@@ -59,7 +59,14 @@ class Exchange:
         return [queue for queue in self._queues if queue in names]
 
     async def ask(
-        self, completions: Completions, room: int, *, arm: bool, last: bool, named: list[str]
+        self,
+        conn: AsyncConnection,
+        completions: Completions,
+        room: int,
+        *,
+        arm: bool,
+        last: bool,
+        named: list[str],
     ) -> tuple[list[list[Any]], float | None, list[Any]]:
         """Complete tasks and claim ``room`` others, in one round trip and one transaction.
 
@@ -77,7 +84,7 @@ class Exchange:
             claim, result = one
             finish = [settings.database.claimant, claim.task.id, claim.version, *self._queues]
             arguments = [*finish, result, settings.lease, settings.random]
-            return [[]], None, await self._finish_and_claim(arguments)
+            return [[]], None, await self._finish_and_claim(conn, arguments)
         calls = completions.calls()
         kinds = len(calls)
         if arm:
@@ -87,7 +94,7 @@ class Exchange:
         if room:
             asked = [named or self._queues, settings.database.claimant, settings.lease, room]
             calls.append((sql.CLAIM_FOR_WORKER, [*asked, settings.random]))
-        answers = await self._io.send(await self.connection(), calls)
+        answers = await self._io.send(conn, calls)
         self._has_claimed = self._has_claimed or bool(room)
         due = answers[kinds][0][0] if arm else None
         return (
@@ -96,14 +103,12 @@ class Exchange:
             answers[-1] if room else [],
         )
 
-    async def _finish_and_claim(self, arguments: list[Any]) -> list[Any]:
+    async def _finish_and_claim(self, conn: AsyncConnection, arguments: list[Any]) -> Any:
         """Use one cursor: a new one finds out how to send and load values, which takes longest."""
-        conn = await self.connection()
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
-            await self._io.call(self._cursor.execute, sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
-            return await self._io.call(self._cursor.fetchall)
+            return await self._io.fetch(self._cursor, sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
 
     async def forget_dropped(self) -> bool:
         """Go on without dropped queues. False if none is left, or nothing was ever claimed."""
@@ -131,10 +136,8 @@ class Exchange:
         return [queue for (queue,) in rows]
 
     async def sweep(self) -> bool:
-        """Sweep the queues now and then; any worker may do it. True if that may have made tasks
+        """Sweep the queues: do so at `sweep_at`, in any worker. True if that may have made tasks
         visible that claims did not find."""
-        if monotonic() < self.sweep_at:
-            return False
         conn = await self.connection()
         self.sweep_at = monotonic() + _SWEEP
         try:

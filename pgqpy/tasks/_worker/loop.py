@@ -101,7 +101,12 @@ class Loop:
     async def _turn(self) -> bool:
         """Run one round. False if there is nothing to do."""
         if self.leases.waiting:
-            await self._set_to_work()
+            if self._settings.in_slots:
+                free = self._settings.concurrency - len(self._slots)
+                for _ in range(min(len(self.leases.waiting), free)):
+                    self._io.start(self._slots, self._executor.work)
+            else:
+                await self._executor.work(until=monotonic() + _PROMPT)
             if self._hooks.stopping:
                 return True
         now = monotonic()
@@ -116,24 +121,16 @@ class Loop:
             await self._complete_and_claim(room)
             if room and answers:
                 self._claimer.answered(now)
-            if await self._exchange.sweep():
+            if monotonic() >= self._exchange.sweep_at and await self._exchange.sweep():
                 self._claimer.look_soon()
             return True
         busy = self._slots or self.leases.waiting
         if self._settings.until_empty and self._claimer.done and not busy:
             return False
-        if able and await self._exchange.sweep():
+        if able and now >= self._exchange.sweep_at and await self._exchange.sweep():
             self._claimer.look_soon()
         await self._wait(now)
         return True
-
-    async def _set_to_work(self) -> None:
-        if not self._settings.in_slots:
-            await self._executor.work(until=monotonic() + _PROMPT)
-            return
-        free = self._settings.concurrency - len(self._slots)
-        for _ in range(min(len(self.leases.waiting), free)):
-            self._io.start(self._slots, self._executor.work)
 
     @property
     def _heard(self) -> bool:
@@ -182,7 +179,7 @@ class Loop:
         last = again and self._settings.until_empty and not (busy or completions.all)
         try:
             answers, due, rows = await self._exchange.ask(
-                completions, room, arm=arm, last=last, named=named
+                conn, completions, room, arm=arm, last=last, named=named
             )
         except PgqError as error:
             if last and error.sqlstate == LOCK_NOT_AVAILABLE:

@@ -504,10 +504,10 @@ def test_a_queue_that_is_named_is_looked_at_first(
     ask = Exchange.ask
     stolen: list[Task] = []
 
-    async def look(self: Exchange, completions: Any, room: int, **how: Any) -> Any:
+    async def look(self: Exchange, conn: Any, completions: Any, room: int, **how: Any) -> Any:
         if how["named"] and not stolen:
             stolen.extend(tasks.claim("other"))
-        found = await ask(self, completions, room, **how)
+        found = await ask(self, conn, completions, room, **how)
         if room:
             asked.append((how["named"], how["arm"]))
         return found

@@ -1,49 +1,32 @@
-"""What both clients of tasks do on their connection, as coroutines."""
+"""The waiting of clients: for tasks, for empty queues, for results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from psycopg.rows import tuple_row
-
 from pgqpy._runtime.failure import interval
-from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._statements import Duration
-from pgqpy.tasks._values import read_again
 
 #: Seconds between polls while `Tasks.claim` waits: some tasks send no notification.
 POLL = 1.0
 
 
-class TaskCalls:
-    """A base of `Tasks` and `AsyncTasks`."""
+class WaitingClient:
+    """A base of `Tasks` and `AsyncTasks`, which run these coroutines by their `_io`."""
 
     _io: AsyncIo
     conn: Any
+    #: Returns the rows of a statement with these values.
+    _rows: Callable[..., Any]
     #: Executes a statement on a connection of another library; None for one of psycopg's.
     _foreign: Any
     _stopped = False
-
-    async def _fetch(self, statement: bytes, arguments: Sequence[Any], make: Any) -> Any:
-        """Return the rows of a statement, made by a row factory of psycopg's."""
-        if self._foreign is not None:
-            if statement not in sql.PUSHES:
-                raise self._only_pushes()
-            return await self._io.call(self._foreign, self.conn, statement, checked(arguments))
-        cursor = self.conn.cursor(row_factory=make, binary=True)
-        with translate_errors():
-            require_utf8(self.conn)
-            await self._io.call(cursor.execute, statement, checked(arguments))
-            try:
-                return await self._io.call(cursor.fetchall)
-            except (RecursionError, ValueError):
-                return read_again(cursor, make(cursor))
 
     async def _wait_for(
         self, channel: bytes, queues: list[str], take: Callable[[], Any], wait: Duration | None
@@ -67,7 +50,7 @@ class TaskCalls:
             while True:
                 due = None
                 if queues:
-                    ((due,),) = await self._fetch(sql.SET_WAITING, [queues], tuple_row)
+                    ((due,),) = await self._io.call(self._rows, sql.SET_WAITING, queues)
                 taken = await self._io.call(take)
                 left = end - monotonic()
                 if taken or left <= 0 or self._stopped:
@@ -85,7 +68,7 @@ class TaskCalls:
         end = monotonic() + seconds_of(wait)
         pause = 0.01
         while True:
-            rows = await self._fetch(sql.RESULT, [sql.task_id(task_id)], tuple_row)
+            rows = await self._io.call(self._rows, sql.RESULT, sql.task_id(task_id))
             if not rows:
                 raise InvalidTask(
                     f"nothing is known of task {task_id}",
