@@ -5,23 +5,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from psycopg.rows import class_row, tuple_row
 
-from pgqpy._runtime.acompat import Waker
-from pgqpy._runtime.failure import interval
 from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection import Connection
-from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
+from pgqpy.errors import InvalidTask, translate_errors
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._connections import executor
+from pgqpy.tasks._io import Io
 from pgqpy.tasks._renewing import Renewing
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
@@ -39,6 +36,7 @@ from pgqpy.tasks._values import (
     TaskStatistics,
     read_again,
 )
+from pgqpy.tasks._waiting import WaitingClient, seconds_of
 from pgqpy.telemetry._spans import TASKS, sending
 
 if TYPE_CHECKING:
@@ -46,15 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between polls while `Tasks.claim` waits: some tasks send no notification.
-POLL = 1.0
 
-
-def _seconds(wait: Duration | None) -> float:
-    return math.inf if wait is None else interval(wait, "wait").total_seconds()
-
-
-class Tasks:
+class Tasks(WaitingClient):
     """Task queues, on the caller's connection and in its transaction.
 
     Tasks are pushed into connections of psycopg, SQLAlchemy (also its sessions), asyncpg and
@@ -65,16 +56,18 @@ class Tasks:
     InvalidTask for invalid arguments, InvalidPayload for payloads that are not JSON.
     """
 
+    conn: Connection
+    _io = Io()
+
     def __init__(self, conn: Connection | ForeignConnection, claimant: str | None = None) -> None:
         """``claimant`` is the name under which tasks are claimed; by default a unique one.
 
         A connection of another library is for `push`, `push_unique` and `push_many` only. Raises
         InvalidTask for other objects.
         """
-        self._execute_foreign = executor(conn)
+        self._foreign = executor(conn, awaited=self._io.awaits)
         self.conn = cast(Connection, conn)
         self.claimant = claimant or unique_name()
-        self._stopped = False
 
     # --- push
 
@@ -232,7 +225,7 @@ class Tasks:
         def take() -> list[Task]:
             return self.try_claim(names, lease=lease, max_tasks=max_tasks, random=random)
 
-        return self._wait(b"pgq_task", names, take, _seconds(wait))
+        return self._wait(b"pgq_task", names, take, wait)
 
     def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
         """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
@@ -246,10 +239,9 @@ class Tasks:
             return [Task(*row) for row in rows]
 
         number = sql.whole(max_tasks, "max_tasks")
-        seconds = _seconds(wait)
-        if seconds <= 0:
+        if seconds_of(wait) <= 0:
             return take()
-        return self._wait(b"pgq_task", [queue], take, seconds)
+        return self._wait(b"pgq_task", [queue], take, wait)
 
     def stop_waiting(self) -> None:
         """End a `claim`, `pop` or `wait_until_empty` that waits, or else the next one, within a
@@ -420,36 +412,7 @@ class Tasks:
         the reason, if the task is in an error queue or was deleted; TimeoutError; InvalidTask if
         the task is unknown, or was pushed in this open transaction.
         """
-        end = None if wait is None else monotonic() + interval(wait, "wait").total_seconds()
-        pause = 0.01
-        waker = Waker()
-        try:
-            while True:
-                rows = self._rows(sql.RESULT, sql.task_id(task_id))
-                if not rows:
-                    raise InvalidTask(
-                        f"nothing is known of task {task_id}",
-                        hint="It does not exist, or its queue did not keep it when it was finished:"
-                        " Tasks.set_config(queue, 'keep', '1 hour').",
-                    )
-                ((status, result, error),) = rows
-                if status == "finished":
-                    return result
-                if status == "uncommitted":
-                    raise InvalidTask(
-                        f"task {task_id} was pushed in this transaction, which is still open",
-                        hint="Commit it: no worker sees the task before.",
-                    )
-                if status in ("failed", "deleted", "popped"):
-                    said = status if status == "failed" else f"was {status}"
-                    raise TaskFailed(f"task {task_id} {said}" + (f": {error}" if error else ""))
-                left = pause if end is None else end - monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"task {task_id} is {status}")
-                waker.wait(min(pause, left))
-                pause = min(pause * 1.5, 1.0)
-        finally:
-            waker.close()
+        return self._io.run(self._wait_for_result(task_id, wait))
 
     def cancel(self, task_id: int, reason: str = "cancelled") -> bool:
         """Cancel a task: True if it was not claimed, and is deleted.
@@ -653,7 +616,7 @@ class Tasks:
         def look() -> bool:
             return bool(self._value(sql.IS_EMPTY, names, True))
 
-        if not self._wait(b"pgq_task_idle", [], look, _seconds(wait)):
+        if not self._wait(b"pgq_task_idle", [], look, wait):
             raise TimeoutError(f"there are still tasks in {', '.join(names)}")
 
     def next_time(self, queues: str | Iterable[str]) -> datetime | None:
@@ -723,46 +686,15 @@ class Tasks:
 
     # --- helpers
 
-    def _wait(self, channel: bytes, queues: list[str], take: Callable[[], T], seconds: float) -> T:
-        """Take what is wanted as soon as it is there, until the timeout."""
-        if self._execute_foreign is not None:
-            raise self._only_pushes()
-        if not self.conn.autocommit:
-            raise InvalidTask(
-                "it is to wait for tasks, and the connection is not in autocommit",
-                hint="Open it with autocommit=True, or do not wait: try_claim().",
-            )
-        end = monotonic() + seconds
-        taken = take()
-        if taken or seconds <= 0:
-            return taken
-        self._execute(b"listen " + channel)
-        try:
-            while True:
-                due = self._value(sql.SET_WAITING, queues) if queues else None
-                taken = take()
-                left = end - monotonic()
-                if taken or left <= 0 or self._stopped:
-                    return taken
-                pause = POLL if due is None else min(POLL, due.total_seconds())
-                with translate_errors():
-                    notices = self.conn.notifies(timeout=min(pause, left), stop_after=1)
-                    for _ in notices:
-                        pass
-        finally:
-            self._stopped = False
-            if not self.conn.closed:
-                self._execute(b"unlisten " + channel)
-
     def _value(self, statement: bytes, *arguments: Any) -> Any:
         ((value,),) = self._rows(statement, *arguments)
         return value
 
     def _rows(self, statement: bytes, *arguments: Any, make: Any = tuple_row) -> Any:
-        if self._execute_foreign is not None:
+        if self._foreign is not None:
             if statement not in sql.PUSHES:
                 raise self._only_pushes()
-            return self._execute_foreign(self.conn, statement, checked(arguments))
+            return self._foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
             require_utf8(self.conn)
@@ -776,15 +708,9 @@ class Tasks:
         objects: list[T] = self._rows(statement, *arguments, make=class_row(kind))
         return objects
 
-    def _only_pushes(self) -> InvalidTask:
-        return InvalidTask(
-            f"tasks are only pushed into {self.conn!r:.80}",
-            hint="All else takes a connection of psycopg's, such as pgqpy.connect().",
-        )
-
-    def _execute(self, statement: bytes) -> None:
-        with translate_errors():
-            self.conn.execute(statement)
+    def _wait(self, channel: bytes, queues: Any, take: Callable[[], T], wait: Duration | None) -> T:
+        taken: T = self._io.run(self._wait_for(channel, queues, take, wait))
+        return taken
 
     # --- last, since its name hides the type in what follows
 

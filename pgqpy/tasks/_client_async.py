@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from psycopg.rows import class_row, tuple_row
 
-from pgqpy._runtime.acompat import AsyncWaker
-from pgqpy._runtime.failure import interval
 from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
+from pgqpy.errors import InvalidTask, translate_errors
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._connections import async_executor
+from pgqpy.tasks._connections import executor
+from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._renewing import Renewing
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (
@@ -36,6 +33,7 @@ from pgqpy.tasks._values import (
     TaskStatistics,
     read_again,
 )
+from pgqpy.tasks._waiting import WaitingClient, seconds_of
 from pgqpy.telemetry._spans import TASKS, sending
 
 if TYPE_CHECKING:
@@ -43,15 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between polls while `AsyncTasks.claim` waits: some tasks send no notification.
-POLL = 1.0
 
-
-def _seconds(wait: Duration | None) -> float:
-    return math.inf if wait is None else interval(wait, "wait").total_seconds()
-
-
-class AsyncTasks:
+class AsyncTasks(WaitingClient):
     """Task queues, on the caller's connection and in its transaction.
 
     Tasks are pushed into connections of psycopg, SQLAlchemy (also its sessions), asyncpg and
@@ -62,6 +53,9 @@ class AsyncTasks:
     InvalidTask for invalid arguments, InvalidPayload for payloads that are not JSON.
     """
 
+    conn: AsyncConnection
+    _io = AsyncIo()
+
     def __init__(
         self, conn: AsyncConnection | AsyncForeignConnection, claimant: str | None = None
     ) -> None:
@@ -70,10 +64,9 @@ class AsyncTasks:
         A connection of another library is for `push`, `push_unique` and `push_many` only. Raises
         InvalidTask for other objects.
         """
-        self._execute_foreign = async_executor(conn)
+        self._foreign = executor(conn, awaited=self._io.awaits)
         self.conn = cast(AsyncConnection, conn)
         self.claimant = claimant or unique_name()
-        self._stopped = False
 
     # --- push
 
@@ -231,7 +224,7 @@ class AsyncTasks:
         async def take() -> list[Task]:
             return await self.try_claim(names, lease=lease, max_tasks=max_tasks, random=random)
 
-        return await self._wait(b"pgq_task", names, take, _seconds(wait))
+        return await self._wait(b"pgq_task", names, take, wait)
 
     async def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
         """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
@@ -245,10 +238,9 @@ class AsyncTasks:
             return [Task(*row) for row in rows]
 
         number = sql.whole(max_tasks, "max_tasks")
-        seconds = _seconds(wait)
-        if seconds <= 0:
+        if seconds_of(wait) <= 0:
             return await take()
-        return await self._wait(b"pgq_task", [queue], take, seconds)
+        return await self._wait(b"pgq_task", [queue], take, wait)
 
     def stop_waiting(self) -> None:
         """End a `claim`, `pop` or `wait_until_empty` that waits, or else the next one, within a
@@ -421,36 +413,7 @@ class AsyncTasks:
         the reason, if the task is in an error queue or was deleted; TimeoutError; InvalidTask if
         the task is unknown, or was pushed in this open transaction.
         """
-        end = None if wait is None else monotonic() + interval(wait, "wait").total_seconds()
-        pause = 0.01
-        waker = AsyncWaker()
-        try:
-            while True:
-                rows = await self._rows(sql.RESULT, sql.task_id(task_id))
-                if not rows:
-                    raise InvalidTask(
-                        f"nothing is known of task {task_id}",
-                        hint="It does not exist, or its queue did not keep it when it was finished:"
-                        " Tasks.set_config(queue, 'keep', '1 hour').",
-                    )
-                ((status, result, error),) = rows
-                if status == "finished":
-                    return result
-                if status == "uncommitted":
-                    raise InvalidTask(
-                        f"task {task_id} was pushed in this transaction, which is still open",
-                        hint="Commit it: no worker sees the task before.",
-                    )
-                if status in ("failed", "deleted", "popped"):
-                    said = status if status == "failed" else f"was {status}"
-                    raise TaskFailed(f"task {task_id} {said}" + (f": {error}" if error else ""))
-                left = pause if end is None else end - monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"task {task_id} is {status}")
-                await waker.wait(min(pause, left))
-                pause = min(pause * 1.5, 1.0)
-        finally:
-            waker.close()
+        return await self._io.run(self._wait_for_result(task_id, wait))
 
     async def cancel(self, task_id: int, reason: str = "cancelled") -> bool:
         """Cancel a task: True if it was not claimed, and is deleted.
@@ -654,7 +617,7 @@ class AsyncTasks:
         async def look() -> bool:
             return bool(await self._value(sql.IS_EMPTY, names, True))
 
-        if not await self._wait(b"pgq_task_idle", [], look, _seconds(wait)):
+        if not await self._wait(b"pgq_task_idle", [], look, wait):
             raise TimeoutError(f"there are still tasks in {', '.join(names)}")
 
     async def next_time(self, queues: str | Iterable[str]) -> datetime | None:
@@ -724,48 +687,15 @@ class AsyncTasks:
 
     # --- helpers
 
-    async def _wait(
-        self, channel: bytes, queues: list[str], take: Callable[[], Awaitable[T]], seconds: float
-    ) -> T:
-        """Take what is wanted as soon as it is there, until the timeout."""
-        if self._execute_foreign is not None:
-            raise self._only_pushes()
-        if not self.conn.autocommit:
-            raise InvalidTask(
-                "it is to wait for tasks, and the connection is not in autocommit",
-                hint="Open it with autocommit=True, or do not wait: try_claim().",
-            )
-        end = monotonic() + seconds
-        taken = await take()
-        if taken or seconds <= 0:
-            return taken
-        await self._execute(b"listen " + channel)
-        try:
-            while True:
-                due = await self._value(sql.SET_WAITING, queues) if queues else None
-                taken = await take()
-                left = end - monotonic()
-                if taken or left <= 0 or self._stopped:
-                    return taken
-                pause = POLL if due is None else min(POLL, due.total_seconds())
-                with translate_errors():
-                    notices = self.conn.notifies(timeout=min(pause, left), stop_after=1)
-                    async for _ in notices:
-                        pass
-        finally:
-            self._stopped = False
-            if not self.conn.closed:
-                await self._execute(b"unlisten " + channel)
-
     async def _value(self, statement: bytes, *arguments: Any) -> Any:
         ((value,),) = await self._rows(statement, *arguments)
         return value
 
     async def _rows(self, statement: bytes, *arguments: Any, make: Any = tuple_row) -> Any:
-        if self._execute_foreign is not None:
+        if self._foreign is not None:
             if statement not in sql.PUSHES:
                 raise self._only_pushes()
-            return await self._execute_foreign(self.conn, statement, checked(arguments))
+            return await self._foreign(self.conn, statement, checked(arguments))
         cursor = self.conn.cursor(row_factory=make, binary=True)
         with translate_errors():
             require_utf8(self.conn)
@@ -779,15 +709,11 @@ class AsyncTasks:
         objects: list[T] = await self._rows(statement, *arguments, make=class_row(kind))
         return objects
 
-    def _only_pushes(self) -> InvalidTask:
-        return InvalidTask(
-            f"tasks are only pushed into {self.conn!r:.80}",
-            hint="All else takes a connection of psycopg's, such as pgqpy.connect().",
-        )
-
-    async def _execute(self, statement: bytes) -> None:
-        with translate_errors():
-            await self.conn.execute(statement)
+    async def _wait(
+        self, channel: bytes, queues: Any, take: Callable[[], Awaitable[T]], wait: Duration | None
+    ) -> T:
+        taken: T = await self._io.run(self._wait_for(channel, queues, take, wait))
+        return taken
 
     # --- last, since its name hides the type in what follows
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psycopg
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
         | "Asyncpg"
     )
 
-#: Executes a statement of psycopg's with its values, and returns the rows.
-Execute: TypeAlias = Callable[[Any, bytes, Sequence[Any]], Sequence[Any]]
-AsyncExecute: TypeAlias = Callable[[Any, bytes, Sequence[Any]], Awaitable[Sequence[Any]]]
-
 
 class Django(Protocol):
     """``django.db.connection``."""
@@ -44,36 +40,29 @@ class Asyncpg(Protocol):
     async def fetch(self, query: str, /, *args: Any) -> Any: ...
 
 
-def executor(conn: object) -> Execute | None:
-    """Return what executes statements on a connection; None if it is psycopg's.
+def executor(conn: object, *, awaited: bool) -> Any:
+    """Return the function that executes a statement of psycopg's with its values on a connection,
+    and returns the rows; None if the connection is psycopg's.
 
-    Raises InvalidTask for other objects.
+    Raises InvalidTask for other objects, and for a connection that is asynchronous if it is not
+    ``awaited``, or the other way round.
     """
-    if isinstance(conn, psycopg.Connection):
+    if isinstance(conn, psycopg.AsyncConnection if awaited else psycopg.Connection):
         return None
     found = _foreign(conn)
-    if isinstance(conn, psycopg.AsyncConnection) or found in (_asyncpg, _async_sqlalchemy):
-        raise _refused(conn, "It is asynchronous: use AsyncTasks.")
-    if found is None:
-        raise _refused(conn, "Give a connection of psycopg or Django, or SQLAlchemy's Session.")
-    return cast(Execute, found)
-
-
-def async_executor(conn: object) -> AsyncExecute | None:
-    """Return what executes statements on an asynchronous connection; None if it is psycopg's.
-
-    Raises InvalidTask for other objects.
-    """
-    if isinstance(conn, psycopg.AsyncConnection):
-        return None
-    found = _foreign(conn)
-    if isinstance(conn, psycopg.Connection) or found in (_django, _sqlalchemy):
-        raise _refused(conn, "It is not asynchronous: use Tasks.")
-    if found is None:
-        raise _refused(
-            conn, "Give a connection of psycopg or asyncpg, or SQLAlchemy's AsyncSession."
+    if found is None and not isinstance(conn, psycopg.Connection | psycopg.AsyncConnection):
+        ours = "asyncpg" if awaited else "Django"
+        session = "AsyncSession" if awaited else "Session"
+        hint = f"Give a connection of psycopg or {ours}, or SQLAlchemy's {session}."
+    elif is_async(conn) is not awaited:
+        hint = (
+            "It is not asynchronous: use Tasks."
+            if awaited
+            else "It is asynchronous: use AsyncTasks."
         )
-    return cast(AsyncExecute, found)
+    else:
+        return found
+    raise InvalidTask(f"a task cannot be pushed into {conn!r:.80}", hint=hint)
 
 
 def is_async(conn: object) -> bool:
@@ -82,10 +71,6 @@ def is_async(conn: object) -> bool:
         _asyncpg,
         _async_sqlalchemy,
     )
-
-
-def _refused(conn: object, hint: str) -> InvalidTask:
-    return InvalidTask(f"a task cannot be pushed into {conn!r:.80}", hint=hint)
 
 
 def _foreign(conn: object) -> Any:

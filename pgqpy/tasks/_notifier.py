@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/tasks/_notifier_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Notifications of tasks and rows."""
 
 from __future__ import annotations
@@ -9,12 +6,14 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from psycopg import Cursor
+from psycopg import AsyncCursor, Cursor
 
 from pgqpy._runtime.listener import Subscriber
+from pgqpy._runtime.listener_async import AsyncSubscriber
+from pgqpy._runtime.notifications import Receiver
 
 
-class Notifier(Subscriber):
+class _TaskReceiver(Receiver):
     """Receiver of notifications of a worker's queues, or of its table."""
 
     probe = ""
@@ -29,10 +28,8 @@ class Notifier(Subscriber):
         self._payloads = frozenset(payloads)
         patterns = [".*".join(map(re.escape, each.split("*"))) for each in payloads if "*" in each]
         self._pattern = re.compile("|".join(patterns) or r"(?!)", re.DOTALL)
-        super().__init__(dsn, ", ".join(payloads))
-
-    def channel(self, cursor: Cursor[Any]) -> str:
-        return self._channel
+        # The next class is one of the subscribers.
+        super().__init__(dsn, ", ".join(payloads))  # type: ignore[call-arg]
 
     def hear(self, payload: str) -> None:
         # Workers of a queue also serve its tenants.
@@ -50,3 +47,17 @@ class Notifier(Subscriber):
 
     def _news(self) -> bool:
         return self.heard
+
+
+class AsyncNotifier(_TaskReceiver, AsyncSubscriber):
+    """The notifier of a worker of asyncio."""
+
+    async def channel(self, cursor: AsyncCursor[Any]) -> str:
+        return self._channel
+
+
+class Notifier(_TaskReceiver, Subscriber):
+    """The notifier of a sync worker."""
+
+    def channel(self, cursor: Cursor[Any]) -> str:
+        return self._channel

@@ -155,7 +155,7 @@ def set_given(worker: object, known: type, given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """The database of a worker's claims, and the name of its claims."""
+    """The database of a worker, and the name of its claims, or of its table."""
 
     dsn: str
     #: None: do not listen.
@@ -207,16 +207,16 @@ class Settings:
 class RowSettings:
     """The attributes of a `TableWorker` when it starts, checked.
 
-    With ``whole_batches`` the rows of a transaction are worked on together; ``strict`` is whether
-    an outage ends the run.
+    With ``whole_batches`` the rows of a transaction are worked on together; with ``until_empty`` an
+    outage ends the run.
     """
 
-    dsn: str
-    prepare_threshold: int | None
+    database: Database
     table: str
     columns: TaskColumnNames
     whole_batches: bool
     batch_size: int
+    concurrency: int
     delete_done: bool
     time_limit: float | None
     retry_policy: RetryPolicy
@@ -224,7 +224,7 @@ class RowSettings:
     poll_interval: float
     backoff_first: float
     backoff_cap: float
-    strict: bool
+    until_empty: bool
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -266,16 +266,10 @@ def settings_of(worker: Any, *, until_empty: bool) -> Settings:
     """
     way = worker._way or _way_of(worker)
     _check(worker, _KINDS_OF_TASKS, "task")
-    database = Database(
-        dsn=worker.dsn,
-        listen_dsn=worker.listen_dsn if worker.listen else None,
-        claimant=worker.name,
-        prepare_threshold=worker.prepare_threshold,
-    )
     return _collected(
         Settings,
         worker,
-        database=database,
+        database=_database_of(worker, worker.name),
         way=way,
         in_slots=worker._in_slots or worker.concurrency > 1 or worker.stop_timeout is not None,
         queues=sql.queue_names(worker.queues),
@@ -284,6 +278,15 @@ def settings_of(worker: Any, *, until_empty: bool) -> Settings:
         batch_size=worker.batch_size or min(100 * worker.concurrency, 1000),
         pushes_periodic=worker._pushes_periodic(),
         until_empty=until_empty,
+    )
+
+
+def _database_of(worker: Any, claimant: str) -> Database:
+    return Database(
+        dsn=worker.dsn,
+        listen_dsn=worker.listen_dsn if worker.listen else None,
+        claimant=claimant,
+        prepare_threshold=worker.prepare_threshold,
     )
 
 
@@ -300,7 +303,7 @@ def _way_of(worker: Any) -> str:
     return ways[0]
 
 
-def row_settings_of(worker: Any, *, strict: bool) -> RowSettings:
+def row_settings_of(worker: Any, *, until_empty: bool) -> RowSettings:
     """Return the settings of a `TableWorker`.
 
     Raises InvalidConsumer if a method or a setting of it cannot work.
@@ -312,7 +315,13 @@ def row_settings_of(worker: Any, *, strict: bool) -> RowSettings:
     # The second is of a `ModelWorker`.
     arguments = ("session", "obj") if hasattr(worker, "process_object") else ("conn", "row")
     _check(worker, _KINDS_OF_ROWS, *arguments)
-    return _collected(RowSettings, worker, whole_batches=whole_batches, strict=strict)
+    return _collected(
+        RowSettings,
+        worker,
+        database=_database_of(worker, worker.table),
+        whole_batches=whole_batches,
+        until_empty=until_empty,
+    )
 
 
 def _overrides(worker: object, name: str) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,7 +46,7 @@ class PipelineWorker(TaskWorker):
             stations = [stations]
         served = list(pipeline.stations) if stations is None else list(stations)
         for name in served:
-            pipeline.check_function(name, awaited=inspect.iscoroutinefunction(self.run))
+            pipeline.check_function(name, awaited=self._io.awaits)
         super().__init__(dsn, [pipeline.queue(name) for name in served], **options)
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:

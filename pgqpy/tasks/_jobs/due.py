@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/tasks/_jobs/due_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Pushing due periodic tasks."""
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from psycopg.rows import namedtuple_row
 from pgqpy.connection import Connection
 from pgqpy.errors import PermissionDenied, PgqError, translate_errors
 from pgqpy.log import logger
+from pgqpy.tasks._io import AsyncIo, Io
 
 #: Seconds until changes of periodic tasks by other sessions are noticed.
 LOOK = 30.0
@@ -36,6 +34,12 @@ _NOW = b"select pgq_task.server_time()"
 
 
 def push_due(conn: Connection) -> float | None:
+    """Call `async_push_due` on a sync connection."""
+    io = Io()
+    return io.run(async_push_due(io, conn))
+
+
+async def async_push_due(io: AsyncIo, conn: Any) -> float | None:
     """Push the periodic tasks that are due; return the seconds until the next one, or until it is
     to go on, None if there are none.
 
@@ -45,19 +49,17 @@ def push_due(conn: Connection) -> float | None:
     """
     with translate_errors():
         cursor = conn.cursor(row_factory=namedtuple_row)
-        cursor.execute(_LIST)
-        known: list[Any] = cursor.fetchall()
+        known: list[Any] = await io.fetch(cursor, _LIST)
         if not known:
             return None
-        cursor.execute(_NOW)
-        now = (cursor.fetchone()).server_time  # type: ignore[union-attr]
+        ((now,),) = await io.fetch(cursor, _NOW)
     next_due = None
     until = monotonic() + _PUSHING
     for row in known:
         if monotonic() > until:
             return _PAUSE
         try:
-            due = _push_one(conn, row, now)
+            due = await _push_one(io, conn, row, now)
         except PgqError as error:
             if conn.closed:
                 raise
@@ -71,7 +73,7 @@ def push_due(conn: Connection) -> float | None:
     return None if next_due is None else max((next_due - now).total_seconds(), 0)
 
 
-def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
+async def _push_one(io: AsyncIo, conn: Any, row: Any, now: datetime) -> datetime | None:
     """Push the due runs of one schedule; return the time of the next run."""
     # It is an optional dependency.
     from pgqpy.tasks._jobs.periodic import Cron
@@ -94,8 +96,8 @@ def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
     if more or (row.missed == "skip" and last < now - _LATE):
         due.clear()
     with translate_errors():
-        pushes = conn.execute(_PUSH, [row.name, row.last_due, last, due])
-        ((pushed,),) = pushes.fetchall()
+        push = [row.name, row.last_due, last, due]
+        ((pushed,),) = await io.fetch(conn.cursor(), _PUSH, push)
     if pushed and passed > len(due):
         logger.warning(
             "periodic task %s: runs missed since %s: %s",

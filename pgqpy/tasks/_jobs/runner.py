@@ -17,6 +17,7 @@ from pgqpy.tasks._jobs.heartbeat import JobHeartbeat
 from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.base import PlainTaskWorker
 
 #: Seconds after which a task of an unknown job is offered again.
 _UNKNOWN = 15.0
@@ -24,17 +25,10 @@ _UNKNOWN = 15.0
 _LARGEST = 1_000_000
 
 
-class JobRunner:
+class JobRunner(PlainTaskWorker):
     """A base of workers that run the jobs of an app; the other one is the kind of worker."""
 
-    dsn: str
-    name: str
-    stopping: bool
-    retry_policy: RetryPolicy
     _heartbeat: JobHeartbeat
-    concurrency: int
-    _way: str | None
-    _in_slots: bool
 
     def __init__(
         self,
@@ -49,9 +43,8 @@ class JobRunner:
         if not app.jobs:
             raise InvalidTask("the app has no jobs", hint="Make functions jobs with @app.task.")
         jobs = [job for job in app.jobs.values() if job.default.queue in names]
-        awaited = inspect.iscoroutinefunction(self._run_job)
         for job in jobs:
-            if job.transaction and inspect.iscoroutinefunction(job.function) is not awaited:
+            if job.transaction and inspect.iscoroutinefunction(job.function) is not self._io.awaits:
                 raise InvalidTask(
                     f"the connection of this worker is not for the job {job.name}",
                     hint="Jobs with a transaction that are `async def` need TaskApp.async_worker,"
@@ -98,9 +91,6 @@ class JobRunner:
             return None
         job = self._heartbeat.hung.popleft()
         return job.task, job._out_of_time()
-
-    def _run_job(self, task: Task, conn: Any) -> Any:
-        raise NotImplementedError
 
     def _beating(self) -> AbstractContextManager[JobHeartbeat]:
         """Check the jobs; make a block beside which the app has a heartbeat."""

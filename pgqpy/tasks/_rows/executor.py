@@ -1,7 +1,4 @@
-# WARNING: generated from pgqpy/tasks/_rows/executor_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
-"""A concurrency slot of an `TableWorker`: it works on one transaction's rows at a time.
+"""A concurrency slot of a `TableWorker`: it works on one transaction's rows at a time.
 
 A row that was locked by a transaction that did not commit bears its mark; see
 `pgq_task.was_left`. An executor that finds such rows takes them one by one: it first writes,
@@ -45,9 +42,10 @@ class RowExecutor:
     def __init__(self, settings: RowSettings, hooks: RowHooks, marks: TableMarks) -> None:
         self._settings = settings
         self._hooks = hooks
+        self._io = hooks._io
         self._marks = marks
         self._handler = RowHandler(settings, hooks)
-        self._transactions = RowTransactions(settings, marks)
+        self._transactions = RowTransactions(settings, marks, self._io)
         self._pauses = Backoff(settings.backoff_first, settings.backoff_cap)
         self._look_pause = settings.poll_interval
         #: The rows locked by the open transaction.
@@ -63,60 +61,60 @@ class RowExecutor:
         self.look_at = 0.0
         self.free = True
 
-    def table(self) -> TaskTable:
+    async def table(self) -> TaskTable:
         """Return the table; connects if needed."""
-        _, table = self._transactions.open()
+        _, table = await self._transactions.open()
         return table
 
-    def work(self) -> None:
+    async def work(self) -> None:
         """Work until nothing is due. Raises errors that waiting does not cure."""
         self.worked = False
         try:
             while not self._hooks.stopping:
-                if not self.step(more=True):
+                if not await self.step(more=True):
                     break
                 self.worked = True
                 self._pauses.reset()
-            self._let_go()
+            await self._let_go()
         except Exception as error:
-            lasting = self._settings.strict or isinstance(error, PERMANENT)
+            lasting = self._settings.until_empty or isinstance(error, PERMANENT)
             if lasting or not is_outage(error, self._settings.outages):
                 raise
-            self._pause(error)
+            await self._pause(error)
         finally:
             self.free = True
 
-    def step(self, *, more: bool = False) -> bool:
+    async def step(self, *, more: bool = False) -> bool:
         """Run one transaction, with ``more`` to come. False if nothing is due."""
         if not self._transactions.connected:
             self._rows = []
-        self._transactions.open()
+        await self._transactions.open()
         with translate_errors():
             if self._alone:
-                self._work_alone()
+                await self._work_alone()
                 return True
             if not self._rows:
                 began = monotonic()
-                self._rows = self._transactions.look(quiet=self.worked)
+                self._rows = await self._transactions.look(quiet=self.worked)
                 if not self._rows:
-                    self.look_at = monotonic() + self._until_next_look(began)
+                    self.look_at = monotonic() + await self._until_next_look(began)
                     return False
             if len(self._rows) > 1 and any(row.left for row in self._rows):
                 # Now all of them bear the mark.
                 self._transactions.careful, self._rows = len(self._rows), []
-                self._transactions.roll_back()
-                return self.step()
+                await self._transactions.roll_back()
+                return await self.step()
             if self._rows[0].left:
                 if not self._marks.alone.acquire(blocking=False):
                     # It keeps the mark, and is found again.
                     self._rows = []
-                    self._transactions.roll_back()
+                    await self._transactions.roll_back()
                     self.look_at = monotonic() + _TURN
                     return False
-                self._complete_in_advance(self._rows[0])
-                self._work_alone()
+                await self._complete_in_advance(self._rows[0])
+                await self._work_alone()
             else:
-                self._work(more)
+                await self._work(more)
         return True
 
     @property
@@ -124,24 +122,24 @@ class RowExecutor:
         """Whether an outcome was written in advance for a row that is still to be worked on."""
         return self._alone is not None
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Stop: restore unfinished rows, if possible."""
         try:
             with translate_errors():
-                self._let_go()
+                await self._let_go()
         except Exception as error:
             if not is_transient(error):
                 raise
             logger.warning("table %s: %s", self._settings.table, in_short(error))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection; the next use opens another."""
         self._rows = []
-        self._transactions.close()
+        await self._transactions.close()
 
     # --- transactions
 
-    def _work(self, more: bool) -> None:
+    async def _work(self, more: bool) -> None:
         rows, self._rows = self._rows, []
         conn, table = self._transactions.current
         seen = {(row.key, row.attempts, row.next_attempt) for row in rows}
@@ -154,16 +152,16 @@ class RowExecutor:
         self._transactions.ended = False
         failure: psycopg.Error | None = None
         try:
-            outcomes = self._handler.handle(conn, rows)
-            left = self._transactions.complete(outcomes)
+            outcomes = await self._handler.handle(conn, rows)
+            left = await self._transactions.complete(outcomes)
             where = self._marks.looks()[0] if more and not self._hooks.stopping else None
-            self._rows = self._transactions.turn(left, where, quiet=self.worked)
+            self._rows = await self._transactions.turn(left, where, quiet=self.worked)
         except NotCommittedError as error:
             ended_by_hand = isinstance(error.cause, psycopg.errors.InvalidSavepointSpecification)
             if len(rows) == 1 and ended_by_hand:
                 raise error.cause from None
             self._transactions.careful = len(rows)
-            self.close()
+            await self.close()
             return
         except psycopg.Error as error:
             failure = error
@@ -171,17 +169,17 @@ class RowExecutor:
                 outcomes = []
         # The handler may have deleted it, too.
         self._unwritten = seen if self._transactions.written < len(outcomes) else set()
-        self._report(outcomes)
+        await self._report(outcomes)
         if failure is not None:
             raise failure
 
-    def _complete_in_advance(self, row: TableRow) -> None:
+    async def _complete_in_advance(self, row: TableRow) -> None:
         """Write that the attempt has failed, before it begins."""
         try:
             _, table = self._transactions.current
             lost = self._handler.lost(row)
             self._rows = []
-            self._transactions.turn([(RELEASE, None), table.completed([lost])], None)
+            await self._transactions.turn([(RELEASE, None), table.completed([lost])], None)
         except BaseException as error:
             self._marks.alone.release()
             if isinstance(error, NotCommittedError):
@@ -189,60 +187,60 @@ class RowExecutor:
             raise
         self._alone = row, lost
 
-    def _work_alone(self) -> None:
+    async def _work_alone(self) -> None:
         """Work on one row alone: if it ends this process, no other row is blamed."""
         assert self._alone is not None
         row, lost = self._alone
         outcomes: list[RowOutcome] = []
-        restored = self._transactions.begin_restored(row, lost)
+        restored = await self._transactions.begin_restored(row, lost)
         conn, _ = self._transactions.current
         try:
             if restored and self._blame is None:
-                outcomes = self._handler.handle(conn, [row], restored=True)
+                outcomes = await self._handler.handle(conn, [row], restored=True)
             elif restored and self._blame is not None:
                 outcomes = [self._handler.failed(conn.info, row, self._blame)]
-            self._transactions.turn(self._transactions.complete(outcomes), None)
+            await self._transactions.turn(await self._transactions.complete(outcomes), None)
         except NotCommittedError as error:
             if self._blame is not None:
                 raise error.cause from None
             self._blame = error.cause
-            self.close()
+            await self.close()
             return
         self._blame = self._alone = None
         self._marks.alone.release()
         if outcomes:
-            self._report(outcomes)
+            await self._report(outcomes)
 
-    def _report(self, outcomes: list[RowOutcome]) -> None:
+    async def _report(self, outcomes: list[RowOutcome]) -> None:
         """Report committed outcomes: an error of a hook undoes nothing."""
         for each in outcomes:
             if each.told is not None:
-                self._hooks.on_row_failed(*each.told)
+                await self._io.call(self._hooks.on_row_failed, *each.told)
         ends = Counter(each.status for each in outcomes)
         stats = TaskStats(finished=ends["succeeded"], failed=ends["failed"], released=ends[None])
-        self._hooks.on_completed(stats)
+        await self._io.call(self._hooks.on_completed, stats)
 
     # --- pauses
 
-    def _let_go(self) -> None:
-        self._transactions.commit_if_begun()
+    async def _let_go(self) -> None:
+        await self._transactions.commit_if_begun()
         self._rows, self._blame = [], None
         if self._alone:
-            self._transactions.restore(*self._alone)
+            await self._transactions.restore(*self._alone)
             self._alone = None
             self._marks.alone.release()
 
-    def _until_next_look(self, looked: float) -> float:
+    async def _until_next_look(self, looked: float) -> float:
         """Return the seconds until the next look, after one at ``looked`` found no work."""
         if self.worked:
             # Since then it was not notified, and some rows may not be committed yet.
             self._look_pause = QUIET
             return QUIET
         self._look_pause = min(2 * self._look_pause, self._settings.poll_interval)
-        due = self._transactions.seconds_until_due(looked)
+        due = await self._transactions.seconds_until_due(looked)
         return min(math.inf if due is None else max(due, QUIET / 10), self._look_pause)
 
-    def _pause(self, error: Exception) -> None:
+    async def _pause(self, error: Exception) -> None:
         """Pause after all was rolled back; the rows are found again."""
         pause = self._pauses.pause(error)
         self.look_at = monotonic() + pause
@@ -254,5 +252,5 @@ class RowExecutor:
             soon(pause),
             extra=self._settings.fields | {"pause": pause},
         )
-        self.close()
-        self._hooks.on_error(error)
+        await self.close()
+        await self._io.call(self._hooks.on_error, error)

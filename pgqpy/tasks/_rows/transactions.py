@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/tasks/_rows/transactions_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """The transactions of a concurrency slot for rows.
 
 One round trip ends a transaction, begins the next, and locks its rows.
@@ -8,17 +5,19 @@ One round trip ends a transaction, begins the next, and locks its rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
 import psycopg
+from psycopg import AsyncCursor
+from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy.connection import connect_as
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
+from pgqpy.tasks._io import AsyncIo, AsyncRowConnection, CursorCall
 from pgqpy.tasks._rows.table import (
     CURRENT,
     DESCRIBE,
@@ -54,19 +53,14 @@ class NotCommittedError(Exception):
         self.cause = cause
 
 
-class RowConnection(BatchConnection):
-    """A connection whose transactions only the worker may end, by statements."""
-
-    _in_batch = True
-
-
 class RowTransactions:
     """A connection, and one transaction at a time."""
 
-    def __init__(self, settings: RowSettings, marks: TableMarks) -> None:
+    def __init__(self, settings: RowSettings, marks: TableMarks, io: AsyncIo) -> None:
         self._settings = settings
+        self._io = io
         self._marks = marks
-        self._conn: RowConnection | None = None
+        self._conn: AsyncRowConnection | None = None
         self._table: TaskTable | None = None
         self._quiet_at = 0.0
         #: The number of further looks that take one row each, since some were left.
@@ -76,13 +70,13 @@ class RowTransactions:
         #: Whether the last transaction was committed without the connection reporting it.
         self.ended = False
 
-    def open(self) -> tuple[RowConnection, TaskTable]:
+    async def open(self) -> tuple[AsyncRowConnection, TaskTable]:
         """Return the connection, and the table's statements; connects if needed."""
         if self._conn is None or self._conn.closed:
             self._table = None
-            self._conn = self._connect()
+            self._conn = await self._connect()
         if self._table is None:
-            self._table = self._describe(self._conn)
+            self._table = await self._describe(self._conn)
         return self._conn, self._table
 
     @property
@@ -91,51 +85,49 @@ class RowTransactions:
         return self._conn is not None and not self._conn.closed
 
     @property
-    def current(self) -> tuple[RowConnection, TaskTable]:
+    def current(self) -> tuple[AsyncRowConnection, TaskTable]:
         """The connection and the table of the open transaction."""
         assert self._conn is not None
         assert self._table is not None
         return self._conn, self._table
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection; the next use opens another."""
         conn, self._conn, self._table = self._conn, None, None
         if conn is not None:
-            conn.close()
+            await self._io.call(conn.close)
 
-    def roll_back(self) -> None:
+    async def roll_back(self) -> None:
         """Give up the transaction: its rows are found again."""
         conn, _ = self.current
-        conn.execute(_ROLLBACK)
+        await self._io.call(conn.execute, _ROLLBACK)
 
-    def commit_if_begun(self) -> None:
+    async def commit_if_begun(self) -> None:
         if self._conn is not None and self._conn.info.transaction_status != TransactionStatus.IDLE:
-            self._conn.execute(_COMMIT)
+            await self._io.call(self._conn.execute, _COMMIT)
 
-    def begin_restored(self, row: TableRow, lost: RowOutcome) -> bool:
+    async def begin_restored(self, row: TableRow, lost: RowOutcome) -> bool:
         """Begin a transaction that restores a row. False if another session has changed it."""
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
-        with conn.pipeline():
-            conn.execute(BEGIN)
-            cursor.execute(*table.restored(row, lost))
-            conn.execute(SAVEPOINT)
-        return cursor.fetchone() is not None
+        restored = cursor, *table.restored(row, lost)
+        await self._io.execute(conn, [_of(conn, BEGIN), restored, _of(conn, SAVEPOINT)])
+        return bool(await self._io.call(cursor.fetchall))
 
-    def restore(self, row: TableRow, lost: RowOutcome) -> None:
+    async def restore(self, row: TableRow, lost: RowOutcome) -> None:
         """Restore a row that will not be worked on."""
-        conn, table = self.open()
-        conn.execute(*table.restored(row, lost))
+        conn, table = await self.open()
+        await self._io.call(conn.execute, *table.restored(row, lost))
 
-    def look(self, *, quiet: bool) -> list[TableRow]:
+    async def look(self, *, quiet: bool) -> list[TableRow]:
         """Lock due rows, the longest due first."""
         for where in self._marks.looks():
-            if rows := self.turn(None, where, quiet=quiet):
+            if rows := await self.turn(None, where, quiet=quiet):
                 return rows
-        self.commit_if_begun()
+        await self.commit_if_begun()
         return []
 
-    def complete(self, outcomes: list[RowOutcome]) -> list[Statement]:
+    async def complete(self, outcomes: list[RowOutcome]) -> list[Statement]:
         """Execute all statements for outcomes but those returned. Raises NotCommittedError."""
         conn, table = self.current
         left = outcomes
@@ -143,9 +135,8 @@ class RowTransactions:
         done = [each for each in outcomes if each.status == "succeeded"]
         if done and self._settings.delete_done:
             try:
-                with conn.pipeline():
-                    conn.execute(RELEASE)
-                    deleted = conn.execute(*table.deleted(done))
+                deleted = conn.cursor()
+                await self._io.execute(conn, [_of(conn, RELEASE), (deleted, *table.deleted(done))])
             except psycopg.Error as error:
                 if conn.closed or is_transient(error):
                     raise
@@ -156,7 +147,7 @@ class RowTransactions:
                 left = [each for each in left if each.status != "succeeded"]
         return [*statements, table.completed(left)] if left else statements
 
-    def turn(
+    async def turn(
         self, ended: list[Statement] | None, where: tuple[str, float] | None, *, quiet: bool = False
     ) -> list[TableRow]:
         """End the transaction with these statements; to look for rows ``where``, begin the next.
@@ -167,82 +158,76 @@ class RowTransactions:
         conn, table = self.current
         began = monotonic()
         idle = conn.info.transaction_status == TransactionStatus.IDLE
-        ending = conn.cursor()
-        found = written = conn.cursor(row_factory=tuple_row)
+        calls = [_of(conn, *each) for each in ended or ()]
+        written = calls[-1][0] if calls else None
+        ending, found = conn.cursor(), conn.cursor(row_factory=tuple_row)
+        if where is None:
+            calls.append((ending, _COMMIT, None))
+        else:
+            calls.append((ending, BEGIN if idle else _CHAIN, None))
+            if quiet and table.signal is not None and began >= self._quiet_at:
+                calls.append(_of(conn, WANT_QUIET, (table.name, table.names.next_attempt)))
+                self._quiet_at = began + QUIET
+            most = 1 if self.careful else self._settings.batch_size
+            claim = found, table.claim, (*where, most)
+            calls += [_of(conn, PLAN), claim, _of(conn, SAVEPOINT)]
         try:
-            with conn.pipeline():
-                for statement, values in ended or ():
-                    written = conn.execute(statement, values)
-                if where is None:
-                    ending.execute(_COMMIT)
-                else:
-                    ending.execute(BEGIN if idle else _CHAIN)
-                    if quiet and table.signal is not None and began >= self._quiet_at:
-                        conn.execute(WANT_QUIET, (table.name, table.names.next_attempt))
-                        self._quiet_at = began + QUIET
-                    conn.execute(PLAN)
-                    most = 1 if self.careful else self._settings.batch_size
-                    found.execute(table.claim, (*where, most))
-                    conn.execute(SAVEPOINT)
+            await self._io.execute(conn, calls)
         except psycopg.Error as error:
             self.ended = bool(ending.statusmessage)
             if ended is None or ending.statusmessage or conn.closed or is_transient(error):
                 raise
             raise NotCommittedError(error) from error
-        if ended:
+        if written is not None:
             self.written = written.rowcount
         if where is None:
             return []
-        rows = _read(found, len(table.keys))
+        rows = await self._read(found, len(table.keys))
         self.careful = max(self.careful - 1, 0)
         first = rows[0].next_attempt if rows else None
         self._marks.looked(where[0], first, monotonic() - began)
         return rows
 
-    def seconds_until_due(self, looked: float) -> float | None:
+    async def seconds_until_due(self, looked: float) -> float | None:
         """Return the seconds until a row is due, after a look at ``looked``; None if none will be.
 
         A row may have become due since then, or be locked by another session.
         """
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
-        cursor.execute(table.due, (monotonic() - looked + QUIET,))
-        found = cursor.fetchall()
+        found = await self._io.fetch(cursor, table.due, (monotonic() - looked + QUIET,))
         return found[0][0] if found else None
 
-    def _connect(self) -> RowConnection:
+    async def _connect(self) -> AsyncRowConnection:
         settings = self._settings
-        conn = connect_as(
-            RowConnection,
-            settings.dsn,
-            autocommit=True,
-            prepare_threshold=settings.prepare_threshold,
-            application_name=f"pgqpy {settings.table}"[:63],
-        )
+        database = settings.database
+        conn = await self._io.connect_for_rows(database.dsn, **database.options)
         read_infinity(conn.adapters)
         if settings.time_limit is not None:
             # The server frees the rows of a session that is idle for longer.
-            conn.execute(
+            await self._io.call(
+                conn.execute,
                 "select set_config('idle_in_transaction_session_timeout', %s, false)",
                 (f"{settings.time_limit * 1000 + 1000:.0f}",),
             )
         return conn
 
-    def _describe(self, conn: RowConnection) -> TaskTable:
+    async def _describe(self, conn: AsyncRowConnection) -> TaskTable:
         settings = self._settings
         with translate_errors():
             cursor = conn.cursor(row_factory=tuple_row)
-            cursor.execute(b"select to_regclass(%s) is null", (settings.table,))
-            if (cursor.fetchall())[0][0]:
+            regclass = b"select to_regclass(%s) is null"
+            if (await self._io.fetch(cursor, regclass, (settings.table,)))[0][0]:
                 raise InvalidTaskTable(
                     f"table {settings.table} does not exist",
                     hint="Give its name as SQL does: with its schema if that is not on the"
                     " search_path, quoted if it is not all lower case.",
                 )
-            cursor.execute(DESCRIBE, (settings.table, settings.columns.json()))
-            ((name, keys, types, has_index, signal),) = cursor.fetchall()
-            cursor.execute(CURRENT, (PLANNED,))
-            planned = [setting for (setting,) in cursor.fetchall()]
+            described = settings.table, settings.columns.json()
+            rows = await self._io.fetch(cursor, DESCRIBE, described)
+            ((name, keys, types, has_index, signal),) = rows
+            current = await self._io.fetch(cursor, CURRENT, (PLANNED,))
+            planned = [setting for (setting,) in current]
         if not has_index:
             logger.warning(
                 "table %s has no index on %s, so each look reads all of it;"
@@ -253,26 +238,34 @@ class RowTransactions:
             )
         return TaskTable(settings.columns, name, keys, types, signal, planned)
 
-
-def _read(cursor: psycopg.Cursor[tuple[Any, ...]], width: int) -> list[TableRow]:
-    names = [column.name for column in cursor.description or ()][width + 4 :]
-    try:
-        return [TableRow.of(each, width, names) for each in cursor.fetchall()]
-    except Exception:
-        rows = []
-    # Python cannot represent some value.
-    for number in range(cursor.rowcount):
-        cursor.scroll(number, mode="absolute")
+    async def _read(self, cursor: AsyncCursor[tuple[Any, ...]], width: int) -> list[TableRow]:
+        """Return the rows of a claim; of a row with a value that Python cannot represent, why."""
+        names = [column.name for column in cursor.description or ()][width + 4 :]
         try:
-            record = cursor.fetchone()
-            assert record is not None
-            rows.append(TableRow.of(record, width, names))
+            records = await self._io.call(cursor.fetchall)
+            return [TableRow.of(each, width, names) for each in records]
+        except Exception:
+            return [*_read_each(cursor, width, names)]
+
+
+def _of(conn: AsyncRowConnection, statement: bytes, values: Any = None) -> CursorCall:
+    return conn.cursor(), statement, values
+
+
+def _read_each(
+    cursor: AsyncCursor[tuple[Any, ...]], width: int, names: list[str]
+) -> Iterator[TableRow]:
+    result = cursor.pgresult
+    assert result is not None
+    loading = Transformer(cursor)
+    loading.set_pgresult(result)
+    for number in range(result.ntuples):
+        try:
+            (record,) = loading.load_rows(number, number + 1, tuple)
+            yield TableRow.of(record, width, names)
         except Exception as error:
-            assert cursor.pgresult is not None
             texts = [
-                (cursor.pgresult.get_value(number, column) or b"").decode()
-                for column in range(width + 2)
+                (result.get_value(number, column) or b"").decode() for column in range(width + 2)
             ]
             key = tuple(texts[:width])
-            rows.append(TableRow(key, texts[width], int(texts[width + 1]), False, {}, error))
-    return rows
+            yield TableRow(key, texts[width], int(texts[width + 1]), False, {}, error)

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Slots, Waker
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.log import logger
-from pgqpy.tasks._notifier import Notifier
+from pgqpy.tasks._io import Io
 from pgqpy.tasks._outcome import TaskStats
-from pgqpy.tasks._rows.executor import RowExecutor
-from pgqpy.tasks._rows.table import TableMarks
+from pgqpy.tasks._rows.loop import RowLoop, run_once
 from pgqpy.tasks._settings import (
     TableWorkerAttributes,
     TableWorkerSettings,
@@ -53,6 +49,7 @@ class TableWorker(TableWorkerAttributes, Stoppable):
     table: str = ""
     """The table, with its schema if that is not on the search_path, quoted if needed."""
 
+    _io = Io()
     #: The method that works on a row.
     _way = "process_row"
 
@@ -78,7 +75,6 @@ class TableWorker(TableWorkerAttributes, Stoppable):
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
         self.handler: Callable[..., Any] | None = handler
-        self._notifier: Notifier | None = None
 
     # --- to be overridden
 
@@ -117,14 +113,7 @@ class TableWorker(TableWorkerAttributes, Stoppable):
 
     def run_once(self) -> bool:
         """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
-        executor = RowExecutor(row_settings_of(self, strict=False), self, TableMarks())
-        try:
-            worked = executor.step()
-            while executor.unfinished:
-                executor.step()
-            return worked
-        finally:
-            executor.close()
+        return self._io.run(run_once(row_settings_of(self, until_empty=False), self))
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until nothing is due.
@@ -136,73 +125,6 @@ class TableWorker(TableWorkerAttributes, Stoppable):
         In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
         once), unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        settings = row_settings_of(self, strict=until_empty)
-        marks = TableMarks()
-        executors = [RowExecutor(settings, self, marks) for _ in range(self.concurrency)]
+        settings = row_settings_of(self, until_empty=until_empty)
         with self._running(handle_signals=handle_signals) as waker:
-            slots = Slots(waker.wake)
-            try:
-                table = executors[0].table()
-                if self.listen and table.signal is not None and not until_empty:
-                    self._notifier = Notifier(
-                        self.listen_dsn, "pgq_task_table", [table.signal], "rows"
-                    )
-                logger.info("worker for table %s started", table.name, extra=settings.fields)
-                self._work(executors, slots, waker, until_empty=until_empty)
-                for executor in executors:
-                    executor.leave()
-                logger.info("worker for table %s stopped", table.name, extra=settings.fields)
-            finally:
-                self.stopping = True
-                slots.close()
-                for executor in executors:
-                    executor.close()
-                notifier, self._notifier = self._notifier, None
-                if notifier is not None:
-                    notifier.close()
-
-    # --- helpers
-
-    def _work(
-        self,
-        executors: list[RowExecutor],
-        slots: Slots,
-        waker: Waker,
-        *,
-        until_empty: bool,
-    ) -> None:
-        while not self.stopping:
-            slots.check()
-            heard = self._notifier is not None and self._notifier.heard
-            if self._notifier is not None:
-                self._notifier.heard = False
-            for executor in executors:
-                if executor.free and (heard or until_empty or monotonic() >= executor.look_at):
-                    executor.free = False
-                    if self.concurrency == 1:
-                        executor.work()
-                    else:
-                        slots.start(executor.work)
-            if not until_empty:
-                looks = (executor.look_at for executor in executors if executor.free)
-                self._wait(waker, min(looks, default=monotonic() + 60) - monotonic())
-                continue
-            _all_done(slots, waker)
-            if not any(executor.worked for executor in executors):
-                break
-        _all_done(slots, waker)
-
-    def _wait(self, waker: Waker, seconds: float) -> None:
-        if self._notifier is None:
-            waker.wait(max(seconds, 0))
-        # Rows before the first LISTEN were not notified: poll once more.
-        elif self._notifier.open():
-            self._notifier.heard = True
-        else:
-            self._notifier.wait(waker, max(seconds, 0))
-
-
-def _all_done(slots: Slots, waker: Waker) -> None:
-    while slots:
-        waker.wait(1)
-    slots.check()
+            self._io.run(RowLoop(settings, self, waker).run())

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.log import logger
-from pgqpy.tasks._notifier_async import AsyncNotifier
+from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._outcome import TaskStats
-from pgqpy.tasks._rows.executor_async import AsyncRowExecutor
-from pgqpy.tasks._rows.table import TableMarks
+from pgqpy.tasks._rows.loop import RowLoop, run_once
 from pgqpy.tasks._settings import (
     TableWorkerAttributes,
     TableWorkerSettings,
@@ -50,6 +46,7 @@ class AsyncTableWorker(TableWorkerAttributes, AsyncStoppable):
     table: str = ""
     """The table, with its schema if that is not on the search_path, quoted if needed."""
 
+    _io = AsyncIo()
     #: The method that works on a row.
     _way = "process_row"
 
@@ -75,7 +72,6 @@ class AsyncTableWorker(TableWorkerAttributes, AsyncStoppable):
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
         self.handler: Callable[..., Awaitable[Any]] | None = handler
-        self._notifier: AsyncNotifier | None = None
 
     # --- to be overridden
 
@@ -118,14 +114,7 @@ class AsyncTableWorker(TableWorkerAttributes, AsyncStoppable):
 
     async def run_once(self) -> bool:
         """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
-        executor = AsyncRowExecutor(row_settings_of(self, strict=False), self, TableMarks())
-        try:
-            worked = await executor.step()
-            while executor.unfinished:
-                await executor.step()
-            return worked
-        finally:
-            await executor.close()
+        return await self._io.run(run_once(row_settings_of(self, until_empty=False), self))
 
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until nothing is due.
@@ -137,73 +126,6 @@ class AsyncTableWorker(TableWorkerAttributes, AsyncStoppable):
         In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
         once), unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        settings = row_settings_of(self, strict=until_empty)
-        marks = TableMarks()
-        executors = [AsyncRowExecutor(settings, self, marks) for _ in range(self.concurrency)]
+        settings = row_settings_of(self, until_empty=until_empty)
         async with self._running(handle_signals=handle_signals) as waker:
-            slots = AsyncSlots(waker.wake)
-            try:
-                table = await executors[0].table()
-                if self.listen and table.signal is not None and not until_empty:
-                    self._notifier = AsyncNotifier(
-                        self.listen_dsn, "pgq_task_table", [table.signal], "rows"
-                    )
-                logger.info("worker for table %s started", table.name, extra=settings.fields)
-                await self._work(executors, slots, waker, until_empty=until_empty)
-                for executor in executors:
-                    await executor.leave()
-                logger.info("worker for table %s stopped", table.name, extra=settings.fields)
-            finally:
-                self.stopping = True
-                await slots.close()
-                for executor in executors:
-                    await executor.close()
-                notifier, self._notifier = self._notifier, None
-                if notifier is not None:
-                    await notifier.close()
-
-    # --- helpers
-
-    async def _work(
-        self,
-        executors: list[AsyncRowExecutor],
-        slots: AsyncSlots,
-        waker: AsyncWaker,
-        *,
-        until_empty: bool,
-    ) -> None:
-        while not self.stopping:
-            slots.check()
-            heard = self._notifier is not None and self._notifier.heard
-            if self._notifier is not None:
-                self._notifier.heard = False
-            for executor in executors:
-                if executor.free and (heard or until_empty or monotonic() >= executor.look_at):
-                    executor.free = False
-                    if self.concurrency == 1:
-                        await executor.work()
-                    else:
-                        slots.start(executor.work)
-            if not until_empty:
-                looks = (executor.look_at for executor in executors if executor.free)
-                await self._wait(waker, min(looks, default=monotonic() + 60) - monotonic())
-                continue
-            await _all_done(slots, waker)
-            if not any(executor.worked for executor in executors):
-                break
-        await _all_done(slots, waker)
-
-    async def _wait(self, waker: AsyncWaker, seconds: float) -> None:
-        if self._notifier is None:
-            await waker.wait(max(seconds, 0))
-        # Rows before the first LISTEN were not notified: poll once more.
-        elif await self._notifier.open():
-            self._notifier.heard = True
-        else:
-            await self._notifier.wait(waker, max(seconds, 0))
-
-
-async def _all_done(slots: AsyncSlots, waker: AsyncWaker) -> None:
-    while slots:
-        await waker.wait(1)
-    slots.check()
+            await self._io.run(RowLoop(settings, self, waker).run())

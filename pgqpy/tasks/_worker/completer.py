@@ -1,75 +1,104 @@
-# WARNING: generated from pgqpy/tasks/_worker/completer_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
-"""Completing tasks: their outcomes go to the server, the log and the worker's hooks."""
+"""Outcomes of tasks: decided, and reported to the server, the log and the worker's hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Protocol
 
-import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
-from pgqpy._runtime.acompat import holding
-from pgqpy._runtime.failure import Failure
-from pgqpy.connection import Connection
-from pgqpy.errors import PgqError, TaskConflict, is_transient, translate_errors
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import Failure, is_outage
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import PgqError, TaskConflict, is_transient
 from pgqpy.log import logger
-from pgqpy.retry import in_short
+from pgqpy.retry import DeadLetter, RetryPolicy, in_short
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._outcome import Failed, Finished, Moved, Released, TaskStats
+from pgqpy.tasks._io import AsyncIo
+from pgqpy.tasks._outcome import (
+    Failed,
+    Finished,
+    Moved,
+    Outcome,
+    Released,
+    TaskLost,
+    TaskStats,
+    outcome_of_error,
+    without_result,
+)
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import Task
-from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
-from pgqpy.tasks._worker.leases import Claim, know_versions
-from pgqpy.tasks._worker.outcomes import PlainHooks, TaskOutcomes
+from pgqpy.tasks._worker.completion import Completion, Completions, lost_ids
+from pgqpy.tasks._worker.leases import Claim, Leases, know_versions
+from pgqpy.telemetry._spans import trace_fields
 
 _ONE_FINISHED = TaskStats(finished=1)
 
 
-class Hooks(PlainHooks, Protocol):
-    """The methods of an `TaskWorker` that its parts call; it describes them."""
+class Hooks(Protocol):
+    """A worker, which describes these methods; `_io` calls those that it may have to await."""
+
+    stopping: bool
+
+    @property
+    def _io(self) -> AsyncIo: ...
 
     def handle_task(self, task: Task) -> Any: ...
 
-    def process_task(self, conn: Connection, task: Task) -> Any: ...
+    def process_task(self, conn: Any, task: Task) -> Any: ...
 
-    def process_batch(self, conn: Connection, tasks: list[Task]) -> Sequence[Any] | None: ...
+    def process_batch(self, conn: Any, tasks: list[Task]) -> Any: ...
 
     def on_task_failed(
         self, task: Task, error: Exception, delay: float | timedelta | None
-    ) -> None: ...
+    ) -> Any: ...
 
-    def on_completed(self, stats: TaskStats) -> None: ...
+    def on_completed(self, stats: TaskStats) -> Any: ...
 
-    def on_error(self, error: Exception) -> None: ...
+    def on_error(self, error: Exception) -> Any: ...
+
+    # What follows is never awaited.
+
+    def policy_of(self, task: Task) -> RetryPolicy: ...
+
+    def encode_result(self, value: Any) -> str | None: ...
+
+    def on_task_lost(self, task: Task) -> None: ...
+
+    def _stuck(self) -> Exception | None: ...
+
+    def _hung(self) -> tuple[Task, Exception] | None: ...
 
 
-class Completer(TaskOutcomes):
+class Completer:
     """Decides on outcomes, and reports them; the loop and all executors share it."""
 
-    _hooks: Hooks
-
     def __init__(self, settings: Settings, hooks: Hooks) -> None:
-        super().__init__(settings, hooks)
+        self._settings = settings
+        self._hooks = hooks
+        self._io = hooks._io
+        self.leases = Leases(settings.database, settings.lease, self.lost)
+        #: Pauses after failures that are no task's fault.
+        self._outage = Backoff(0.1, settings.reconnect_cap)
+        self._outage_until = 0.0
+        self.not_before = 0.0
 
     # --- to the server
 
-    def prepare(self, conn: Connection, completed: list[Completion]) -> Completions:
+    async def prepare(self, conn: AsyncConnection, completed: list[Completion]) -> Completions:
         """Return the statements for outcomes; stops renewing the leases of these tasks."""
         claims = [each.claim for each in completed]
         info = conn.info
         in_transaction = info.transaction_status != TransactionStatus.IDLE
-        if not in_transaction:
-            with holding(self.leases.renewing):
-                self.leases.drop(claims)
-        elif self.leases.renewing.acquire(blocking=False):
+        if self.leases.renewing.acquire(blocking=False):
             self.leases.drop(claims)
             self.leases.renewing.release()
+        elif not in_transaction:
+            async with self._io.holding(self.leases.renewing):
+                self.leases.drop(claims)
         else:
             # Behind a pooler the renewal may wait for the very session of this transaction.
             self.leases.drop(claims)
@@ -79,17 +108,17 @@ class Completer(TaskOutcomes):
         doubtful = [claim for claim in claims if claim.doubtful]
         if doubtful:
             ids = [claim.task.id for claim in doubtful]
-            (rows,) = send(conn, [(sql.LEASES, [claimant, ids, in_transaction])])
+            (rows,) = await self._io.send(conn, [(sql.LEASES, [claimant, ids, in_transaction])])
             know_versions(doubtful, rows)
         return Completions(claimant, info, completed)
 
-    def complete_each(self, conn: Connection, completed: list[Completion]) -> None:
+    async def complete_each(self, conn: AsyncConnection, completed: list[Completion]) -> None:
         """Complete tasks one by one, and take them out of the list: the one refused has failed."""
         while completed:
             each = completed[0]
-            completions = self.prepare(conn, [each])
+            completions = await self.prepare(conn, [each])
             try:
-                answers = send(conn, completions.calls())
+                answers = await self._io.send(conn, completions.calls())
             except PgqError as error:
                 if is_transient(error) or conn.closed:
                     raise
@@ -105,16 +134,16 @@ class Completer(TaskOutcomes):
                         extra=self._fields(each.claim),
                     )
             else:
-                self.report(completions, answers)
+                await self.report(completions, answers)
             completed.pop(0)
 
     # --- to the log and the hooks
 
-    def report(self, completions: Completions, answers: list[list[Any]]) -> None:
+    async def report(self, completions: Completions, answers: list[list[Any]]) -> None:
         """Report outcomes that the server has recorded."""
         lost = list(completions.lost(answers))
         if not lost and completions.one_finished:
-            self._hooks.on_completed(_ONE_FINISHED)
+            await self._io.call(self._hooks.on_completed, _ONE_FINISHED)
             return
         for each in lost:
             self.lost(each.claim)
@@ -142,18 +171,17 @@ class Completer(TaskOutcomes):
                     extra=self._fields(each.claim),
                 )
         for claim, outcome, verdict in completions.failed(answers):
-            self._tell_failed(claim, outcome, verdict)
-        self._hooks.on_completed(
-            TaskStats(
-                finished=counts[Finished],
-                failed=counts[Failed],
-                moved=counts[Moved],
-                released=counts[Released],
-                lost=len(lost),
-            )
+            await self._tell_failed(claim, outcome, verdict)
+        stats = TaskStats(
+            finished=counts[Finished],
+            failed=counts[Failed],
+            moved=counts[Moved],
+            released=counts[Released],
+            lost=len(lost),
         )
+        await self._io.call(self._hooks.on_completed, stats)
 
-    def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
+    async def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
         """Report the outcome of a failed task to the log and the worker's hook."""
         task, error = claim.task, outcome.raised
         final, queue, because = verdict
@@ -163,29 +191,101 @@ class Completer(TaskOutcomes):
         Failure(error, delay).log(what, task.attempts, self._fields(claim), end=end)
         if final:
             error.add_note(f"{what} {end} after attempt {task.attempts}")
-        self._hooks.on_task_failed(task, error, delay)
+        await self._io.call(self._hooks.on_task_failed, task, error, delay)
 
+    # --- decisions
 
-def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
-    """Send statements at once and return their rows: outside of a transaction they are one."""
-    cursors = [conn.cursor(row_factory=tuple_row, binary=True) for _ in calls]
-    with translate_errors():
-        if len(calls) == 1:
-            cursors[0].execute(*calls[0])
-        else:
-            try:
-                with conn.pipeline():
-                    for cursor, call in zip(cursors, calls, strict=True):
-                        cursor.execute(*call)
-            except psycopg.Error:
-                _forget_prepared(conn)
-                raise
-        return [cursor.fetchall() for cursor in cursors]
+    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
+        """Return the outcome of a task for which this error was raised."""
+        task = claim.task
+        # A conflict of its own `modify`: the next attempt sees the others' changes.
+        conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
+        if not (conflict or is_outage(error, self._settings.outages)):
+            return self._decide(error, task)
+        pause = self._outage_pause()
+        logger.warning(
+            "task %s is released, for no fault of its own, for %.1f s: %s",
+            task.id,
+            pause,
+            in_short(error),
+            extra=self._fields(claim) | {"pause": pause},
+        )
+        return Released(timedelta(seconds=pause))
 
+    def taken_over(self, claim: Claim) -> Outcome | None:
+        """Return the last outcome of a task that lost a worker; None if it is begun again."""
+        task = claim.task
+        before = replace(task, attempts=task.attempts - 1)
+        outcome = self._decide(TaskLost(sql.LOST), before)
+        if isinstance(outcome, Failed) and outcome.delay is None:
+            return outcome
+        logger.info(
+            "task %s of queue %s is taken over, in attempt %s: %s",
+            task.id,
+            task.queue,
+            task.attempts,
+            sql.LOST,
+            extra=self._fields(claim),
+        )
+        return None
 
-def _forget_prepared(conn: Connection) -> None:
-    """Make psycopg forget its prepared statements, by a rollback: if one of a pipeline's statements
-    was refused, it wrongly takes those behind it for prepared."""
-    if conn.info.transaction_status == TransactionStatus.IDLE:
-        with suppress(psycopg.Error), conn.transaction(force_rollback=True):
-            pass
+    def _decide(self, error: Exception, task: Task) -> Outcome:
+        def policy(attempt: int, error: Exception) -> float | timedelta | None:
+            # Here, where its own error does no harm.
+            return self._hooks.policy_of(task)(attempt, error)
+
+        return outcome_of_error(error, task, policy)
+
+    def wait_for_database(self, error: Exception) -> None:
+        """Claim nothing for a while: nothing could be worked on."""
+        self.not_before = monotonic() + self._outage_pause(error)
+
+    def outage_is_over(self) -> None:
+        """End an outage: something worked."""
+        self._outage.reset()
+
+    def _outage_pause(self, lost: Exception | None = None) -> float:
+        """Return the seconds to wait; a failure before they are over does not prolong the pause."""
+        now = monotonic()
+        if now >= self._outage_until:
+            self._outage_until = now + self._outage.pause(lost)
+        return self._outage_until - now
+
+    def instead_of_refused(self, refused: Completion, error: PgqError) -> Outcome | None:
+        outcome = refused.outcome
+        if isinstance(outcome, Finished) and outcome.result is not None:
+            return without_result(error)
+        if isinstance(outcome, Failed):
+            return None
+        # A move would be repeated, and end at the same place.
+        why = DeadLetter(error) if isinstance(outcome, Moved) else error
+        return self.outcome_of_error(refused.claim, why)
+
+    def lost(self, claim: Claim) -> None:
+        """Report that another worker has, or had, the task. Call it from any thread."""
+        if claim.lost:
+            return
+        claim.lost = True
+        task = claim.task
+        logger.warning(
+            "task %s of queue %s is lost: it was claimed, finished or changed elsewhere",
+            task.id,
+            task.queue,
+            extra=self._fields(claim),
+        )
+        try:
+            self._hooks.on_task_lost(task)
+        except Exception:
+            logger.exception("on_task_lost failed", extra=self._fields(claim))
+        if claim.interrupt is not None:
+            claim.interrupt()
+
+    def _fields(self, claim: Claim) -> dict[str, Any]:
+        task = claim.task
+        return {
+            "queue": task.queue,
+            "claimant": self._settings.database.claimant,
+            "task_id": task.id,
+            "attempt": task.attempts,
+            **trace_fields(task),
+        }

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from psycopg import ConnectionInfo
 
 from pgqpy._runtime.failure import storable
 from pgqpy.errors import TaskConflict
 from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._io import Call
 from pgqpy.tasks._outcome import Failed, Finished, Moved, Outcome, Released, without_result
-from pgqpy.tasks._worker.leases import Claim
+from pgqpy.tasks._worker.leases import Claim, versions
 
 #: Any server takes a result of this many characters, if its encoding has them.
 _SMALL = 10_000
-
-#: A statement and its parameters.
-Call: TypeAlias = tuple[bytes, list[Any]]
 
 
 @dataclass(eq=False, slots=True)
@@ -96,11 +94,7 @@ class Completions:
     def _call(self, kind: type[Outcome], completed: list[Completion]) -> Call:
         claims = [each.claim for each in completed]
         outcomes: list[Any] = [each.outcome for each in completed]
-        arguments: list[Any] = [
-            self._claimant,
-            [claim.task.id for claim in claims],
-            [claim.version for claim in claims],
-        ]
+        arguments: list[Any] = [self._claimant, *versions(claims)]
         encoding = self._info.parameter_status("server_encoding") or ""
         if kind is Finished:
             results = [outcome.result for outcome in outcomes]
@@ -120,15 +114,8 @@ class Completions:
             {"id": claim.task.id, "version": claim.version, **outcome.change}
             for claim, outcome in zip(claims, outcomes, strict=True)
         ]
-        return sql.MODIFY, [
-            self._claimant,
-            None,
-            sql.changes_json(changes),
-            None,
-            None,
-            False,
-            False,
-        ]
+        change = sql.changes_json(changes)
+        return sql.MODIFY, [self._claimant, None, change, None, None, False, False]
 
 
 def _notes(outcomes: list[Any], encoding: str) -> list[Any] | None:

@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/tasks/_worker/exchange_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """The statements of a worker's loop, on a connection of its own."""
 
 from __future__ import annotations
@@ -10,18 +7,18 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Any
 
-from psycopg import Cursor
+from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 
-from pgqpy.connection import Connection, connect, read_committed
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._jobs.due import LOOK, push_due
+from pgqpy.tasks._io import AsyncIo
+from pgqpy.tasks._jobs.due import LOOK, async_push_due
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import read_json
-from pgqpy.tasks._worker.completer import send
 from pgqpy.tasks._worker.completion import Completions
 
 _SWEEP = 1.0
@@ -31,37 +28,45 @@ LOCK_NOT_AVAILABLE = "55P03"
 class Exchange:
     """Completes and claims tasks in one round trip; sweeps queues, and pushes periodic tasks."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, io: AsyncIo) -> None:
         self._settings = settings
+        self._io = io
         self._has_patterns = any("*" in queue for queue in settings.queues)
         #: Without those that were dropped meanwhile; for patterns those that were found.
         self._queues = [] if self._has_patterns else settings.queues
         self._has_claimed = False
-        self._conn: Connection | None = None
-        self._cursor: Cursor[Any] | None = None
+        self._conn: AsyncConnection | None = None
+        self._cursor: AsyncCursor[Any] | None = None
         self.sweep_at = 0.0
         self.push_at = 0.0 if settings.pushes_periodic else math.inf
 
-    def connection(self) -> Connection:
+    async def connection(self) -> AsyncConnection:
         """Return the connection; connects if needed."""
         if self._conn is None or self._conn.closed:
             database = self._settings.database
-            self._conn = connect(database.dsn, **database.options)
+            self._conn = await self._io.connect(database.dsn, **database.options)
             set_json_loads(read_json, self._conn)
-            read_committed(self._conn)
+            await self._io.read_committed(self._conn)
         return self._conn
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection; the next use opens another."""
         if self._conn is not None:
-            self._conn.close()
+            await self._io.call(self._conn.close)
 
     def among(self, names: Collection[str]) -> list[str]:
         """Return the worker's queues of these names."""
         return [queue for queue in self._queues if queue in names]
 
-    def ask(
-        self, completions: Completions, room: int, *, arm: bool, last: bool, named: list[str]
+    async def ask(
+        self,
+        conn: AsyncConnection,
+        completions: Completions,
+        room: int,
+        *,
+        arm: bool,
+        last: bool,
+        named: list[str],
     ) -> tuple[list[list[Any]], float | None, list[Any]]:
         """Complete tasks and claim ``room`` others, in one round trip and one transaction.
 
@@ -71,7 +76,7 @@ class Exchange:
         """
         settings = self._settings
         if self._has_patterns and not (self._queues or completions.all):
-            self._queues = self._existing()
+            self._queues = await self._existing()
         if not self._queues:
             room, arm, last = 0, False, False
         one = completions.one_finished
@@ -79,7 +84,7 @@ class Exchange:
             claim, result = one
             finish = [settings.database.claimant, claim.task.id, claim.version, *self._queues]
             arguments = [*finish, result, settings.lease, settings.random]
-            return [[]], None, self._finish_and_claim(arguments)
+            return [[]], None, await self._finish_and_claim(conn, arguments)
         calls = completions.calls()
         kinds = len(calls)
         if arm:
@@ -89,7 +94,7 @@ class Exchange:
         if room:
             asked = [named or self._queues, settings.database.claimant, settings.lease, room]
             calls.append((sql.CLAIM_FOR_WORKER, [*asked, settings.random]))
-        answers = send(self.connection(), calls)
+        answers = await self._io.send(conn, calls)
         self._has_claimed = self._has_claimed or bool(room)
         due = answers[kinds][0][0] if arm else None
         return (
@@ -98,18 +103,16 @@ class Exchange:
             answers[-1] if room else [],
         )
 
-    def _finish_and_claim(self, arguments: list[Any]) -> list[Any]:
+    async def _finish_and_claim(self, conn: AsyncConnection, arguments: list[Any]) -> Any:
         """Use one cursor: a new one finds out how to send and load values, which takes longest."""
-        conn = self.connection()
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
-            self._cursor.execute(sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
-            return self._cursor.fetchall()
+            return await self._io.fetch(self._cursor, sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
 
-    def forget_dropped(self) -> bool:
+    async def forget_dropped(self) -> bool:
         """Go on without dropped queues. False if none is left, or nothing was ever claimed."""
-        left = self._existing()
+        left = await self._existing()
         gone = [queue for queue in self._queues if queue not in left]
         if not gone:
             # It was created again meanwhile.
@@ -126,32 +129,32 @@ class Exchange:
         self._queues = left
         return True
 
-    def _existing(self) -> list[str]:
-        (rows,) = send(self.connection(), [(sql.FIND_QUEUES, [self._settings.queues])])
+    async def _existing(self) -> list[str]:
+        (rows,) = await self._io.send(
+            await self.connection(), [(sql.FIND_QUEUES, [self._settings.queues])]
+        )
         return [queue for (queue,) in rows]
 
-    def sweep(self) -> bool:
-        """Sweep the queues now and then; any worker may do it. True if that may have made tasks
+    async def sweep(self) -> bool:
+        """Sweep the queues: do so at `sweep_at`, in any worker. True if that may have made tasks
         visible that claims did not find."""
-        if monotonic() < self.sweep_at:
-            return False
-        conn = self.connection()
+        conn = await self.connection()
         self.sweep_at = monotonic() + _SWEEP
         try:
-            (((swept,),),) = send(conn, [(sql.SWEEP, [])])
+            (((swept,),),) = await self._io.send(conn, [(sql.SWEEP, [])])
         except PgqError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             # Another session has locked what it needs; the next sweep begins anew.
             return False
         if self._has_patterns or len(self._queues) < len(self._settings.queues):
-            self._queues = self._existing()
+            self._queues = await self._existing()
         return bool(swept)
 
-    def push_due(self) -> None:
+    async def push_due(self) -> None:
         """Push periodic tasks: the program that made them may run no workers."""
         try:
-            seconds = push_due(self.connection())
+            seconds = await async_push_due(self._io, await self.connection())
         except ImportError as error:
             self.push_at = math.inf
             logger.warning(

@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/tasks/_worker/executor_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Working on claimed tasks."""
 
 from __future__ import annotations
@@ -14,12 +11,12 @@ from typing import Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy._runtime.acompat import INTERRUPTIONS, Interruptible, Waker, holding
-from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy.connection import connect_as
+from pgqpy._runtime.acompat import INTERRUPTIONS, AsyncWaker, Waker
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._io import Call
 from pgqpy.tasks._outcome import (
     Finished,
     Outcome,
@@ -30,8 +27,8 @@ from pgqpy.tasks._outcome import (
     without_result,
 )
 from pgqpy.tasks._settings import Settings
-from pgqpy.tasks._worker.completer import Completer, Hooks, send
-from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
+from pgqpy.tasks._worker.completer import Completer, Hooks
+from pgqpy.tasks._worker.completion import Completion, Completions, lost_ids
 from pgqpy.tasks._worker.leases import Claim
 from pgqpy.telemetry._spans import processing_tasks
 
@@ -57,14 +54,15 @@ class Executor:
     """Calls the handler of claimed tasks; `work` runs once in each concurrency slot."""
 
     def __init__(
-        self, settings: Settings, hooks: Hooks, completer: Completer, waker: Waker
+        self, settings: Settings, hooks: Hooks, completer: Completer, waker: AsyncWaker | Waker
     ) -> None:
         self._settings = settings
         self._hooks = hooks
+        self._io = hooks._io
         self._completer = completer
         self._leases = completer.leases
         self._waker = waker
-        self._idle: list[BatchConnection] = []
+        self._idle: list[AsyncBatchConnection] = []
         self._asking = Lock()
         #: The tasks that slots are about to begin, since the last answer.
         self._beginning: list[Claim] = []
@@ -77,41 +75,38 @@ class Executor:
         #: Whether to begin no more tasks.
         self.halted = False
 
-    def work(self, until: float | None = None) -> None:
+    async def work(self, until: float | None = None) -> None:
         """Work on waiting tasks, until there are none, or outcomes must be sent."""
         waiting = self._leases.waiting
         with suppress(IndexError):
             while not (self._hooks.stopping or self.halted):
-                self._attempt(waiting.popleft())
+                claims = [waiting.popleft()]
+                if self._settings.way == "process_batch":
+                    with suppress(IndexError):
+                        while len(claims) < self.batch_size:
+                            claims.append(waiting.popleft())
+                try:
+                    now = monotonic()
+                    if not self._is_news(claims, now):
+                        await self._hear_of_cancelled(claims, now)
+                        now = monotonic()
+                    begun = self._begin(claims, now)
+                except INTERRUPTIONS:
+                    self._release(claims)
+                    raise
+                if begun and self._settings.way == "handle_task":
+                    await self._handle(begun[0])
+                elif begun:
+                    await self._process(begun)
                 if until is not None and self.ended and monotonic() > until:
                     return
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for conn in self._idle:
-            conn.close()
+            await self._io.call(conn.close)
 
-    def _attempt(self, claim: Claim) -> None:
-        claims = [claim]
-        if self._settings.way == "process_batch":
-            with suppress(IndexError):
-                while len(claims) < self.batch_size:
-                    claims.append(self._leases.waiting.popleft())
-        try:
-            begun = self._begin(claims)
-        except INTERRUPTIONS:
-            self._release(claims)
-            raise
-        if begun and self._settings.way == "handle_task":
-            self._handle(claim)
-        elif begun:
-            self._process(begun)
-
-    def _begin(self, claims: list[Claim]) -> list[Claim]:
+    def _begin(self, claims: list[Claim], now: float) -> list[Claim]:
         """Return the tasks to do: not cancelled, lease not ended, not too many workers lost."""
-        now = monotonic()
-        if not self._is_news(claims, now):
-            self._hear_of_cancelled(claims, now)
-            now = monotonic()
         begun = []
         for claim in claims:
             if claim.cancelled or claim.end <= now:
@@ -128,10 +123,10 @@ class Executor:
         """Whether it is known which tasks were cancelled: a claim tells that, too."""
         return min([claim.asked for claim in claims]) >= now - self._news
 
-    def _hear_of_cancelled(self, claims: list[Claim], came: float) -> None:
+    async def _hear_of_cancelled(self, claims: list[Claim], came: float) -> None:
         """Ask which tasks were cancelled, unless another slot has asked since, or just before."""
         self._beginning.extend(claims)
-        with holding(self._asking):
+        async with self._io.holding(self._asking):
             if self._is_news(claims, came):
                 return
             asked = monotonic()
@@ -140,12 +135,12 @@ class Executor:
             asks = [*claims, *others, *[*self._leases.waiting][:ahead]]
             claims_by_id = {claim.task.id: claim for claim in asks}
             try:
-                conn = self._connection()
+                conn = await self._connection()
                 try:
                     asking = [self._settings.database.claimant, [*claims_by_id]]
-                    (rows,) = send(conn, [(sql.CANCELLED, asking)])
+                    (rows,) = await self._io.send(conn, [(sql.CANCELLED, asking)])
                 finally:
-                    self._put_back(conn)
+                    await self._put_back(conn)
             except PgqError as error:
                 # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
@@ -165,14 +160,17 @@ class Executor:
         if first:
             self._waker.wake()
 
-    def _handle(self, claim: Claim) -> None:
+    async def _handle(self, claim: Claim) -> None:
         """Work on a task outside of any transaction."""
         outcome = None
         try:
-            with Interruptible() as block:
+            with self._io.interruptible() as block:
                 claim.interruptible(block.interrupt)
                 with processing_tasks("handle_task", [claim.task]):
+                    # Not by `_io.call`: one coroutine more for each task takes time.
                     value = self._hooks.handle_task(claim.task)
+                    if self._io.awaits:
+                        value = await value
                 outcome = self._outcome_of(value)
                 self._completer.outage_is_over()
         except Exception as error:
@@ -185,14 +183,14 @@ class Executor:
         if outcome is not None and not claim.lost:
             self._end(Completion(claim, outcome))
 
-    def _process(self, claims: list[Claim]) -> None:
+    async def _process(self, claims: list[Claim]) -> None:
         """Work on tasks in one transaction; if that fails, on each in one of its own."""
         done = None
         try:
-            with Interruptible() as block:
+            with self._io.interruptible() as block:
                 for claim in claims:
                     claim.interruptible(block.interrupt)
-                done = self._transact(claims)
+                done = await self._transact(claims)
         except Lost as error:
             for claim in claims:
                 if claim.task.id in error.ids:
@@ -212,12 +210,12 @@ class Executor:
                 claim.interrupt = None
         if done is not None:
             self._completer.outage_is_over()
-            self._completer.report(*done)
+            await self._completer.report(*done)
             return
         left = [claim for claim in claims if not claim.lost]
         self._leases.keep(left)
         while left and not (self._hooks.stopping or self.halted):
-            self._process([left.pop(0)])
+            await self._process([left.pop(0)])
         self._release(left)
 
     def _release(self, claims: list[Claim]) -> None:
@@ -225,18 +223,18 @@ class Executor:
             if not claim.lost:
                 self._end(Completion(claim, Released(None)))
 
-    def _transact(self, claims: list[Claim]) -> tuple[Completions, list[list[Any]]]:
+    async def _transact(self, claims: list[Claim]) -> tuple[Completions, list[list[Any]]]:
         """Process and finish; return the completions and the answers. Raises Lost, and any other
         error; then nothing was written."""
-        conn = self._connection()
+        conn = await self._connection()
         try:
-            with conn.batch():
-                outcomes = self._call(conn, claims)
+            async with self._io.block(conn.batch()):
+                outcomes = await self._call(conn, claims)
                 completed = [Completion(*pair) for pair in zip(claims, outcomes, strict=True)]
-                completions = self._completer.prepare(conn, completed)
+                completions = await self._completer.prepare(conn, completed)
                 if len(completions.calls()) == 1:
-                    conn.forgo_transaction()
-                answers = self._finish(conn, completions)
+                    await self._io.call(conn.forgo_transaction)
+                answers = await self._finish(conn, completions)
                 lost = [each.claim.task.id for each in completions.lost(answers)]
                 if lost and not conn.autocommit:
                     raise Lost(lost)
@@ -248,18 +246,18 @@ class Executor:
                 self._completer.wait_for_database(error)
             raise
         finally:
-            self._put_back(conn)
+            await self._put_back(conn)
         return completions, answers
 
-    def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
+    async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> list[Outcome]:
         hooks = self._hooks
         if self._settings.way == "process_task":
             with processing_tasks("process_task", [claims[0].task]):
-                value = hooks.process_task(conn, claims[0].task)
+                value = await self._io.call(hooks.process_task, conn, claims[0].task)
             return [self._outcome_of(value)]
         tasks = [claim.task for claim in claims]
         with processing_tasks("process_batch", tasks):
-            values = hooks.process_batch(conn, tasks)
+            values = await self._io.call(hooks.process_batch, conn, tasks)
         if values is None:
             return [Finished(None)] * len(claims)
         outcomes = outcomes_in(values)
@@ -277,37 +275,39 @@ class Executor:
     def _outcome_of(self, value: Any) -> Outcome:
         return outcome_of(value, self._hooks.encode_result)
 
-    def _finish(self, conn: BatchConnection, completions: Completions) -> list[list[Any]]:
+    async def _finish(
+        self, conn: AsyncBatchConnection, completions: Completions
+    ) -> list[list[Any]]:
         """Finish the tasks. Raises Lost, if some of them are."""
         if completions.may_be_refused():
             try:
-                with conn.transaction():
-                    return self._send(conn, completions.calls())
+                async with self._io.block(conn.transaction()):
+                    return await self._send(conn, completions.calls())
             except (Lost, TaskConflict):
                 raise
             except Exception as error:
                 if conn.closed or is_transient(error):
                     raise
                 completions.drop_results(error)
-        return self._send(conn, completions.calls())
+        return await self._send(conn, completions.calls())
 
-    def _send(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
+    async def _send(self, conn: AsyncBatchConnection, calls: list[Call]) -> list[list[Any]]:
         try:
-            return send(conn, calls)
+            return await self._io.send(conn, calls)
         except TaskConflict as error:
             if ids := lost_ids(error):
                 raise Lost(ids) from error
             raise
 
-    def _put_back(self, conn: BatchConnection) -> None:
+    async def _put_back(self, conn: AsyncBatchConnection) -> None:
         idle = conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
         if idle and not self.halted:
             self._idle.append(conn)
         else:
             # The interruption was quicker than the rollback, or the worker has ended.
-            conn.close()
+            await self._io.call(conn.close)
 
-    def _connection(self) -> BatchConnection:
+    async def _connection(self) -> AsyncBatchConnection:
         with suppress(IndexError):
             while True:
                 conn = self._idle.pop()
@@ -315,7 +315,7 @@ class Executor:
                     return conn
         database = self._settings.database
         try:
-            return connect_as(BatchConnection, database.dsn, **database.options)
+            return await self._io.connect(database.dsn, **database.options)
         except ConnectionFailed as error:
             self._completer.wait_for_database(error)
             raise

@@ -173,7 +173,7 @@ class Leases:
             self.drop(unbegun)
             try:
                 if unbegun:
-                    self._ask(conn, sql.RELEASE, *_versions(unbegun), None, None)
+                    self._ask(conn, sql.RELEASE, *versions(unbegun), None, None)
                 lost = self._renew(conn, begun) if begun else []
             except Exception:
                 for claim in begun:
@@ -207,11 +207,11 @@ class Leases:
             ids = [claim.task.id for claim in claims]
             know_versions(claims, self._ask(conn, sql.LEASES, ids, False))
         asked = monotonic()
-        versions = dict(self._ask(conn, sql.RENEW, *_versions(claims), self._lease))
+        renewed = dict(self._ask(conn, sql.RENEW, *versions(claims), self._lease))
         for claim in claims:
-            claim.version = versions.get(claim.task.id, claim.version)
+            claim.version = renewed.get(claim.task.id, claim.version)
             claim.end = asked + claim.lease
-        return [claim for claim in claims if claim.task.id not in versions]
+        return [claim for claim in claims if claim.task.id not in renewed]
 
     def _ask(self, conn: Connection, statement: bytes, *arguments: Any) -> list[tuple[Any, ...]]:
         cursor = conn.cursor(row_factory=tuple_row)
@@ -220,12 +220,13 @@ class Leases:
 
 def know_versions(claims: Iterable[Claim], held: Iterable[tuple[int, int]]) -> None:
     """Give doubtful claims the versions that the server returned."""
-    versions = dict(held)
+    newest = dict(held)
     for claim in claims:
-        claim.version = versions.get(claim.task.id, claim.version)
+        claim.version = newest.get(claim.task.id, claim.version)
         claim.doubtful = False
 
 
-def _versions(claims: Iterable[Claim]) -> tuple[list[int], list[int]]:
+def versions(claims: Iterable[Claim]) -> tuple[list[int], list[int]]:
+    """Return the ids and versions of claims."""
     known = list(claims)
     return [claim.task.id for claim in known], [claim.version for claim in known]

@@ -1,19 +1,17 @@
-# WARNING: generated from pgqpy/tasks/_worker/loop_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """A worker's run, from its first claim until it stops."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from time import monotonic
+from typing import cast
 
-from pgqpy._runtime.acompat import Slots, Waker
+from pgqpy._runtime.acompat import AsyncWaker, Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import soon
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
 from pgqpy.log import logger
-from pgqpy.tasks._notifier import Notifier
+from pgqpy.tasks._notifier import AsyncNotifier
 from pgqpy.tasks._outcome import Released
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.claimer import Claimer
@@ -21,7 +19,7 @@ from pgqpy.tasks._worker.completer import Completer, Hooks
 from pgqpy.tasks._worker.completion import Completion
 from pgqpy.tasks._worker.exchange import LOCK_NOT_AVAILABLE, Exchange
 from pgqpy.tasks._worker.executor import Executor
-from pgqpy.tasks._worker.leases import Claim
+from pgqpy.tasks._worker.leases import Claim, Leases
 
 #: The maximum seconds until an outcome is reported, unless the next one takes longer.
 _PROMPT = 0.02
@@ -32,20 +30,20 @@ _CLEAN_UP = 1.0
 class Loop:
     """The loop: complete tasks and claim the next ones, in one round trip; work on them."""
 
-    def __init__(self, settings: Settings, hooks: Hooks, waker: Waker) -> None:
+    def __init__(self, settings: Settings, hooks: Hooks, waker: AsyncWaker | Waker) -> None:
         self._settings = settings
         self._hooks = hooks
-        self._waker = waker
+        self._io = hooks._io
+        self._waker = cast(AsyncWaker, waker)
         self._completer = Completer(settings, hooks)
         self._executor = Executor(settings, hooks, self._completer, waker)
-        self.leases = self._completer.leases
         self._claimer = Claimer(settings, self.leases)
-        self._exchange = Exchange(settings)
-        self._notifier: Notifier | None = None
+        self._exchange = Exchange(settings, self._io)
+        self._notifier: AsyncNotifier | None = None
         if (listen_dsn := settings.database.listen_dsn) is not None:
-            self._notifier = Notifier(listen_dsn, "pgq_task", settings.queues, "tasks")
+            self._notifier = self._io.notifier(listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
-        self._slots = Slots(waker.wake)
+        self._slots = self._io.slots(waker.wake)
         #: Outcomes that the server may not know yet.
         self._uncompleted: list[Completion] = []
         self._completed_at = 0.0
@@ -56,12 +54,17 @@ class Loop:
         #: When to wait no longer for running tasks; known from the end of the loop on.
         self._wait_until: float | None = None
 
-    def run(self) -> None:
+    @property
+    def leases(self) -> Leases:
+        """The tasks that the worker has."""
+        return self._completer.leases
+
+    async def run(self) -> None:
         """Work until the worker stops, or until there is nothing to do."""
         settings = self._settings
         name = settings.database.claimant
         try:
-            self._exchange.connection()
+            await self._exchange.connection()
             logger.info("worker %s started", name, extra=settings.fields)
             while not self._hooks.stopping:
                 self._end_hanging()
@@ -70,67 +73,64 @@ class Loop:
                     self._hooks.stopping = True
                     break
                 try:
-                    if not self._turn():
+                    if not await self._turn():
                         break
                 except PgqError as error:
                     missing = isinstance(error, TaskQueueNotFound)
-                    if missing and self._exchange.forget_dropped():
+                    if missing and await self._exchange.forget_dropped():
                         continue
                     if settings.until_empty or isinstance(error, PERMANENT):
                         raise
-                    self._database_away(error)
-            self._leave()
+                    await self._database_away(error)
+            await self._leave()
             logger.info("worker %s stopped", name, extra=settings.fields)
         finally:
             self._executor.halted = True
-            self._slots.close(self._patience())
+            await self._io.call(self._slots.close, self._patience())
             # After an error: report the outcomes that can be reported at once.
             try:
                 with suppress(Exception):
-                    self._leave()
+                    await self._leave()
             finally:
                 self.leases.close()
-                self._executor.close()
-                self._exchange.close()
+                await self._executor.close()
+                await self._exchange.close()
                 if self._notifier is not None:
-                    self._notifier.close()
+                    await self._io.call(self._notifier.close)
 
-    def _turn(self) -> bool:
+    async def _turn(self) -> bool:
         """Run one round. False if there is nothing to do."""
         if self.leases.waiting:
-            self._set_to_work()
+            if self._settings.in_slots:
+                free = self._settings.concurrency - len(self._slots)
+                for _ in range(min(len(self.leases.waiting), free)):
+                    self._io.start(self._slots, self._executor.work)
+            else:
+                await self._executor.work(until=monotonic() + _PROMPT)
             if self._hooks.stopping:
                 return True
         now = monotonic()
         able = now >= self._completer.not_before
         if able and now >= self._exchange.push_at:
-            self._exchange.push_due()
+            await self._exchange.push_due()
         answers = self._heard and self._claimer.answers(now)
         running, ended = len(self._slots), len(self._executor.ended)
         looks = able and (answers or self._claimer.looks(now, running, ended))
         room = self._claimer.room(running, ended) if looks else 0
         if room or self._completion_is_due(now):
-            self._complete_and_claim(room)
+            await self._complete_and_claim(room)
             if room and answers:
                 self._claimer.answered(now)
-            if self._exchange.sweep():
+            if monotonic() >= self._exchange.sweep_at and await self._exchange.sweep():
                 self._claimer.look_soon()
             return True
         busy = self._slots or self.leases.waiting
         if self._settings.until_empty and self._claimer.done and not busy:
             return False
-        if able and self._exchange.sweep():
+        if able and now >= self._exchange.sweep_at and await self._exchange.sweep():
             self._claimer.look_soon()
-        self._wait(now)
+        await self._wait(now)
         return True
-
-    def _set_to_work(self) -> None:
-        if not self._settings.in_slots:
-            self._executor.work(until=monotonic() + _PROMPT)
-            return
-        free = self._settings.concurrency - len(self._slots)
-        for _ in range(min(len(self.leases.waiting), free)):
-            self._slots.start(self._executor.work)
 
     @property
     def _heard(self) -> bool:
@@ -141,7 +141,7 @@ class Loop:
             return False
         return not (self._slots and self.leases.waiting) or now >= self._completed_at + _PROMPT
 
-    def _wait(self, now: float) -> None:
+    async def _wait(self, now: float) -> None:
         """Wait for a task, for the end of one, or until it is time to poll."""
         not_before = self._completer.not_before
         room = self._claimer.room(len(self._slots), len(self._executor.ended))
@@ -155,21 +155,21 @@ class Loop:
         until = min(until, max(self._exchange.push_at, not_before))
         seconds = max(until - now, 0.001)
         if self._notifier is None or heard or not able:
-            self._waker.wait(seconds)
+            await self._io.call(self._waker.wait, seconds)
         # Tasks before the first LISTEN were not notified: poll once more.
-        elif self._notifier.open():
+        elif await self._io.call(self._notifier.open):
             self._claimer.look_soon()
         else:
-            self._notifier.wait(self._waker, seconds)
+            await self._io.call(self._notifier.wait, self._waker, seconds)
 
-    def _complete_and_claim(self, room: int) -> None:
+    async def _complete_and_claim(self, room: int) -> None:
         """Report outcomes, and claim ``room`` tasks, in one round trip and one transaction."""
         while self._executor.ended:
             self._uncompleted.append(self._executor.ended.popleft())
         heard = self._notifier.take() if self._notifier is not None and room else set()
         busy = bool(self._slots)
-        conn = self._exchange.connection()
-        completions = self._completer.prepare(conn, self._uncompleted)
+        conn = await self._exchange.connection()
+        completions = await self._completer.prepare(conn, self._uncompleted)
         again = bool(room) and self._claimer.dry
         # First those that notifications have named, and nothing else: then the task begins.
         named = self._exchange.among(heard) if again and not self._settings.until_empty else []
@@ -178,8 +178,8 @@ class Loop:
         # tasks may have pushed or unblocked.
         last = again and self._settings.until_empty and not (busy or completions.all)
         try:
-            answers, due, rows = self._exchange.ask(
-                completions, room, arm=arm, last=last, named=named
+            answers, due, rows = await self._exchange.ask(
+                conn, completions, room, arm=arm, last=last, named=named
             )
         except PgqError as error:
             if last and error.sqlstate == LOCK_NOT_AVAILABLE:
@@ -187,7 +187,7 @@ class Loop:
                 return
             if not self._uncompleted or is_transient(error) or conn.closed:
                 raise
-            self._completer.complete_each(conn, self._uncompleted)
+            await self._completer.complete_each(conn, self._uncompleted)
             return
         self._away.reset()
         self._uncompleted = []
@@ -198,11 +198,11 @@ class Loop:
             if named:
                 self._claimer.look_at_all()
         if completions.all:
-            self._completer.report(completions, answers)
+            await self._completer.report(completions, answers)
         if self._suspect is not None:
             suspect, self._suspect = self._suspect, None
             try:
-                self._complete_and_claim(0)
+                await self._complete_and_claim(0)
             finally:
                 self._add([suspect])
 
@@ -229,7 +229,7 @@ class Loop:
 
     # --- trouble, and the end
 
-    def _database_away(self, error: PgqError) -> None:
+    async def _database_away(self, error: PgqError) -> None:
         """Reconnect, after a pause."""
         pause = self._away.pause(error)
         logger.log(
@@ -240,10 +240,10 @@ class Loop:
             soon(pause),
             extra=self._settings.fields | {"pause": pause},
         )
-        self._exchange.close()
-        self._hooks.on_error(error)
+        await self._exchange.close()
+        await self._io.call(self._hooks.on_error, error)
         if not self._hooks.stopping:
-            self._waker.wait(pause)
+            await self._io.call(self._waker.wait, pause)
 
     def _end_hanging(self) -> None:
         """Fail the tasks whose handlers hang; stop if no slot will be free any more."""
@@ -261,7 +261,7 @@ class Loop:
             self._wait_until = 0.0
             self._slots.fail(stuck)
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         """Release waiting tasks, wait for the running ones, and report their outcomes."""
         away = Backoff(0.1, 2)
         failures = 0
@@ -274,7 +274,8 @@ class Loop:
                 if not self._slots:
                     break
                 if patience != 0:
-                    self._waker.wait(1 if patience is None else min(patience, 1))
+                    seconds = 1 if patience is None else min(patience, 1)
+                    await self._io.call(self._waker.wait, seconds)
                 elif not cancelled:
                     cancelled = True
                     for claim in self.leases.claims().values():
@@ -284,17 +285,17 @@ class Loop:
                             claim.task.queue,
                             extra=self._settings.fields | {"task_id": claim.task.id},
                         )
-                    self._slots.cancel(_CLEAN_UP)
+                    await self._io.call(self._slots.cancel, _CLEAN_UP)
                 elif not self._abandon():
                     break
                 continue
             try:
-                self._complete_and_claim(0)
+                await self._complete_and_claim(0)
             except PgqError as error:
                 failures += 1
                 if isinstance(error, PERMANENT) or failures > 5 or not self._hooks.stopping:
                     raise
-                self._waker.wait(away.pause())
+                await self._io.call(self._waker.wait, away.pause())
         self._slots.check()
 
     def _patience(self) -> float | None:

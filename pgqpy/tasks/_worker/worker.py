@@ -13,20 +13,15 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.retry import RetryPolicy
-from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._io import Io
 from pgqpy.tasks._outcome import TaskStats
-from pgqpy.tasks._settings import (
-    TaskWorkerAttributes,
-    TaskWorkerSettings,
-    set_given,
-    settings_of,
-)
+from pgqpy.tasks._settings import TaskWorkerSettings, set_given, settings_of
 from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.base import PlainTaskWorker
 from pgqpy.tasks._worker.loop import Loop
 
 
-class TaskWorker(TaskWorkerAttributes, Stoppable):
+class TaskWorker(PlainTaskWorker, Stoppable):
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
     There are three ways to work. Give a handler, or override `handle_task`: it is called outside
@@ -53,14 +48,7 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
     attempts, the task goes to the error queue with the reason.
     """
 
-    queues: str | Sequence[str] = ()
-    """The queues to serve; higher priorities first, else at random among them. In a name ``*``
-    stands for any characters: queues that come later are served, too, error queues are not."""
-
-    #: The method that works on tasks; None: the only one that is overridden.
-    _way: str | None = None
-    #: Whether to work beside the loop, however few tasks at once.
-    _in_slots = False
+    _io = Io()
 
     def __init__(
         self,
@@ -87,7 +75,6 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
         self.prepare_threshold = prepare_threshold
         self.name = name or unique_name()
         self.handler = handler
-        self._loop: Loop | None = None
 
     # --- to be overridden
 
@@ -113,21 +100,6 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
         called again for each task alone.
         """
         raise NotImplementedError
-
-    def policy_of(self, task: Task) -> RetryPolicy:
-        """Return the retry policy for a task."""
-        return self.retry_policy
-
-    def encode_result(self, value: Any) -> str | None:
-        """Return the value for a task as JSON; None for none."""
-        return sql.jsonb_or_null(value)
-
-    def on_task_lost(self, task: Task) -> None:
-        """Called when another worker may have the task now; further work on it is in vain.
-
-        Called in another thread, while the task is worked on, or when it cannot be finished. The
-        loss is logged already.
-        """
 
     def on_task_failed(self, task: Task, error: Exception, delay: float | timedelta | None) -> None:
         """Called when a task failed; it is retried after ``delay``, None: it is in the error queue.
@@ -166,24 +138,6 @@ class TaskWorker(TaskWorkerAttributes, Stoppable):
         with self._running(handle_signals=handle_signals) as waker:
             self._loop = Loop(settings, self, waker)
             try:
-                self._loop.run()
+                self._io.run(self._loop.run())
             finally:
                 self._loop = None
-
-    def has(self, task: Task) -> bool:
-        """Whether the lease of a running task is not known to be lost. Call it from any thread: for
-        handlers that take long."""
-        loop = self._loop
-        return loop is not None and task in loop.leases
-
-    def _stuck(self) -> Exception | None:
-        """Return the error with which to stop if all tasks that run hang."""
-        return None
-
-    def _hung(self) -> tuple[Task, Exception] | None:
-        """Return a task that hangs, once, with the error by which its attempt is over."""
-        return None
-
-    def _pushes_periodic(self) -> bool:
-        """Whether the loop pushes periodic tasks, between the others."""
-        return self.periodic

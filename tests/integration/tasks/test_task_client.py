@@ -18,7 +18,7 @@ from psycopg.types.json import set_json_loads
 
 import pgqpy
 from pgqpy import errors
-from pgqpy.tasks import AsyncTasks, TaskApp, Tasks, TaskWorker, Unreadable, _client
+from pgqpy.tasks import AsyncTasks, TaskApp, Tasks, TaskWorker, Unreadable, _waiting
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import running, wait_until
 from tests.fixtures.fix_db import Connect, Connection
@@ -179,7 +179,7 @@ def test_a_worker_without_tasks_tells_what_waits_until_queues_are_empty(
         tasks.wait_until_empty(["other", "work"], wait=0.01)
     tasks.start(later, 1)
     # It must not have to look by itself.
-    monkeypatch.setattr(_client, "POLL", 60)
+    monkeypatch.setattr(_waiting, "POLL", 60)
     free = Event()
     watched: LiteralString = "select pg_sequence_last_value('pgq_task.idle_watch')"
     with ThreadPoolExecutor(1) as pool, running(TaskWorker(dsn, "work", lambda _: free.wait())):
@@ -196,7 +196,7 @@ def test_a_worker_without_tasks_tells_what_waits_until_queues_are_empty(
 def test_a_waiting_call_is_stopped_from_another_thread(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(_client, "POLL", 0.01)
+    monkeypatch.setattr(_waiting, "POLL", 0.01)
     for before in (True, False):
         if before:
             tasks.stop_waiting()

@@ -267,13 +267,13 @@ def test_a_row_that_becomes_due_after_the_look_does_not_wait_for_the_next(
 ) -> None:
     look = RowTransactions.look
 
-    def look_early(transactions: RowTransactions, **options: Any) -> Any:
-        rows = look(transactions, **options)
+    async def look_early(transactions: RowTransactions, **options: Any) -> Any:
+        rows = await look(transactions, **options)
         if not rows:
             mail.execute(
                 "update mail set next_attempt = clock_timestamp() where last_attempt is null"
             )
-            transactions.current[0].execute("select pg_sleep(0.2)")
+            await transactions._io.call(transactions.current[0].execute, "select pg_sleep(0.2)")
         return rows
 
     monkeypatch.setattr(RowTransactions, "look", look_early)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from pgqpy import errors
 from pgqpy.sqlalchemy import ModelWorker, TaskColumns
 from pgqpy.tasks import TableWorker, Task, TaskWorker
+from pgqpy.tasks._io import Io
 from tests.fixtures.fix_task_worker import Writer
 
 
@@ -43,6 +45,21 @@ def test_a_worker_that_cannot_work_is_refused(settings: dict[str, Any], said: st
 def test_a_worker_has_one_way_to_work() -> None:
     with pytest.raises(errors.InvalidConsumer, match="not handle_task and process_task"):
         Writer("", handler=print).run()
+
+
+def test_a_part_of_a_sync_worker_that_awaits_something_itself_is_an_error() -> None:
+    """Nothing would ever go on with it."""
+    left: list[str] = []
+
+    async def part() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            left.append("closed")
+
+    with pytest.raises(RuntimeError, match="awaits something itself"):
+        Io().run(part())
+    assert left == ["closed"]
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:

@@ -17,7 +17,8 @@ import pgqpy
 from pgqpy import FixedDelay
 from pgqpy._runtime.acompat import AsyncInterruptible
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
-from pgqpy.tasks._worker import exchange_async, executor_async
+from pgqpy.tasks._io import AsyncIo
+from pgqpy.tasks._worker import exchange
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
@@ -88,7 +89,7 @@ def test_a_task_that_is_stuck_ends_at_the_time_limit_of_its_queue(
 ) -> None:
     """Its worker renews its lease in vain, and works on."""
     # After the second claim a slow worker's own sweep could find that lease over before it begins.
-    monkeypatch.setattr(exchange_async, "_SWEEP", 3600.0)
+    monkeypatch.setattr(exchange, "_SWEEP", 3600.0)
     tasks.set_config("work", "time_limit", "0.4 s")
     tasks.set_config("work", "max_attempts", 2)
     attempts: list[int] = []
@@ -181,7 +182,7 @@ def test_a_task_that_is_lost_just_before_its_coroutine_begins_is_cancelled_too(
         await asyncio.sleep(PATIENCE)
         heard.append("it went on")
 
-    monkeypatch.setattr(executor_async, "AsyncInterruptible", Late)
+    monkeypatch.setattr(AsyncIo, "interruptible", Late)
     tasks.push("work", 1)
     worker: Any = type("Robbed", (AsyncTaskWorker,), {way: work})(dsn, "work")
     run_until_empty(worker)

@@ -158,7 +158,7 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
     turns = 0
     turn = Loop._turn
 
-    def counted(loop: Loop) -> bool:
+    def counted(loop: Loop) -> Any:
         nonlocal turns
         turns += 1
         return turn(loop)
@@ -294,7 +294,7 @@ def test_a_queue_that_is_dropped_and_created_again_at_once_is_served_on(
     asked = threading.Event()
     existing = Exchange._existing
 
-    def late(exchange: Exchange) -> list[str]:
+    def late(exchange: Exchange) -> Any:
         tasks.create_queue("work")
         asked.set()
         return existing(exchange)
