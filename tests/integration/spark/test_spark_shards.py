@@ -24,11 +24,12 @@ from pyspark.sql.types import StructType
 
 import pgqpy
 from pgqpy.embedded import Server
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap, PgqError
 from pgqpy.models import Start
 from pgqpy.shards import HASHES
+from pgqpy_consumers.spark import PgqDataSource
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
-from pgqpy_consumers.spark._options import InvalidOption, ReadOptions, StreamOptions
+from pgqpy_consumers.spark._options import InvalidOption, StreamOptions
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
@@ -113,7 +114,7 @@ MakeReader: TypeAlias = "Callable[..., ShardsStreamReader]"
 @pytest.fixture
 def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
     """``reader(onShardDown="wait")``: what a run of a query has on its driver."""
-    from pgqpy_consumers.spark._shards import schema_of_shards
+    from pgqpy_consumers.spark._reader import event_schema
     from pgqpy_consumers.spark._shards_stream import ShardsStreamReader
 
     # On a busy machine a shard that is there is not down.
@@ -123,7 +124,7 @@ def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRead
     def make(**options: str) -> ShardsStreamReader:
         given = {"shards": str(shards.path), "queue": QUEUE, "consumer": CONSUMER} | options
         parsed = StreamOptions.parse(given)
-        made.append(ShardsStreamReader(parsed, schema_of_shards(parsed)))
+        made.append(ShardsStreamReader(parsed, event_schema(parsed)))
         return made[-1]
 
     yield make
@@ -472,15 +473,31 @@ def test_by_default_a_shard_that_is_down_is_an_error(
 
 
 def test_a_shard_that_left_since_the_dataframe_was_made_is_named(shards: Shards) -> None:
-    from pgqpy_consumers.spark._shards import SHARDS_SCHEMA, ShardsReader, pin_shards
-
-    options = ReadOptions.parse({"shards": str(shards.path), "queue": QUEUE})
-    reader = ShardsReader(options, SHARDS_SCHEMA, pin_shards(options))
+    source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE})
+    reader = source.reader(source.schema())
     shards.map("a")
     with pytest.raises(InvalidShardMap, match="shard 'b' has left the map"):
         reader.partitions()
-    with pytest.raises(InvalidOption, match="column shard is of type int"):
-        ShardsReader(options, StructType().add("shard", "integer"), {})
+
+
+def test_what_is_wrong_is_named(shards: Shards) -> None:
+    for options, error in (
+        ({"startTick": "1"}, "options shards and startTick exclude each other"),
+        ({"dsn": "host=x"}, "options shards and dsn exclude each other"),
+        ({"consumer": "c", "onShardDown": "wait"}, "with a consumer"),
+        ({"queue": "other"}, "the shard map is of queue 'orders'"),
+        ({"shards": "/no/such.toml"}, "cannot read /no/such.toml"),
+        ({"columns": "shard"}, "names only shard"),
+        ({"payload": "json"}, "needs .schema"),
+        ({"consumer": "c"}, "shard '[ab]': consumer 'c' is not registered"),
+    ):
+        source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | options)
+        with pytest.raises(PgqError, match=error):
+            source.reader(source.schema())
+    for payload in ({}, {"payload": "json"}):
+        source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | payload)
+        with pytest.raises(InvalidOption, match=r"column shard.*int"):
+            source.reader(StructType().add("shard", "integer").add("n", "integer"))
 
 
 # --- the loops of a consumer
@@ -587,28 +604,6 @@ def test_all_shards_are_one_dataframe(spark: SparkSession, shards: Shards) -> No
     assert load(startTime=tick.isoformat()).where("shard = 'b'").count() == 0
     shards.map("a")
     assert load().select("shard").distinct().collect() == [("a",)]
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"startTick": "1"}, "options shards and startTick exclude each other"),
-        ({"dsn": "host=x"}, "options shards and dsn exclude each other"),
-        ({"consumer": "c", "onShardDown": "wait"}, "with a consumer"),
-        ({"queue": "other"}, "the shard map is of queue 'orders'"),
-        ({"shards": "/no/such.toml"}, "cannot read /no/such.toml"),
-        ({"columns": "shard"}, "names only shard"),
-        ({"consumer": "c"}, "shard '[ab]': consumer 'c' is not registered"),
-    ],
-)
-def test_what_is_wrong_is_named(
-    spark: SparkSession, shards: Shards, options: dict[str, str], error: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    given = {"shards": str(shards.path), "queue": QUEUE} | options
-    with pytest.raises(PySparkException, match=error):
-        spark.read.format("pgq").options(**given).load().collect()
 
 
 def test_a_stream_over_shards_is_exact_while_one_is_killed_and_one_joins(
