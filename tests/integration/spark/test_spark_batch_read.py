@@ -258,13 +258,6 @@ def test_an_executor_that_cannot_connect_says_to_what(
     assert "sesame" not in f"{failed.value!s} {refused.value!s} {source!r}"
 
 
-def test_the_password_comes_apart(load: Load, dsn: str, conn: Connection, queue: str) -> None:
-    ops.tick(conn, queue)
-    df = load(password="open sesame")
-    assert df.count() == 0
-    assert "sesame" not in df._jdf.queryExecution().toString()
-
-
 def test_reading_takes_the_rights_of_a_reader(
     load: Load, dsn: str, conn: Connection, queue: str
 ) -> None:

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.spark_ops import ids, load, run_once
+from tests.fixtures.spark_ops import ids, load, plan, read, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,13 +143,10 @@ def test_a_stream_starts_at_an_instant(
     options = StreamOptions.parse(given)
     stream = PgqStreamReader(options, event_schema(options))
     try:
-        start = stream.initialOffset()
-        end = stream.latestOffset(start, stream.getDefaultReadLimit())
-        batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        found = read(stream, *plan(stream))
     finally:
         stream.stop()
-    found = sorted(number for batch in batches for number in batch.column("ev_id").to_pylist())
-    assert found == history[skipped:]
+    assert sorted(row["ev_id"] for row in found) == history[skipped:]
 
 
 def test_a_consumer_and_a_sink_work_with_odd_settings(

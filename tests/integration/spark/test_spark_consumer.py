@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from pgqpy.errors import ConnectionFailed
@@ -270,34 +269,6 @@ def test_a_dataframe_cannot_be_read_when_its_batch_is_finished(
     assert counting.run_once()
     with pytest.raises(PythonException, match=r"is finished.*only inside process_batch"):
         kept[0].count()
-
-
-def test_the_password_is_in_no_plan_and_in_no_error(
-    consumer: MakeConsumer,
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from pyspark.errors import PythonException
-
-    kept: list[DataFrame] = []
-
-    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
-        assert df.count() == 10
-        df.explain("extended")
-        kept.append(df)
-
-    counting = consumer(method, dsn=make_conninfo(dsn, password="open sesame"))
-    insert_many(conn, queue, 10)
-    ops.tick(conn, queue)
-    assert counting.run_once()
-    conn.execute("alter role postgres connection limit 0")
-    with pytest.raises(PythonException) as raised:
-        kept[0].count()
-    plans = capsys.readouterr().out
-    assert "MapInArrow" in plans
-    assert "sesame" not in plans + str(raised.value) + repr(kept[0])
 
 
 def test_values_at_the_edges_arrive_as_they_are(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -34,6 +33,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 from tests.fixtures.fix_example import SPARK_PATIENCE
+from tests.fixtures.spark_ops import Place, plan, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-Place: TypeAlias = dict[str, Any]
 QUEUE = "orders"
 CONSUMER = "stream"
 
@@ -132,14 +131,6 @@ def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRead
         one.stop()
 
 
-def plan(reader: ShardsStreamReader, start: Place | None = None) -> tuple[Place, Place]:
-    """The next micro-batch, as Spark plans it: where it starts and ends, by way of JSON."""
-    if start is None:
-        start = reader.initialOffset()
-    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
-    return start, json.loads(json.dumps(end))
-
-
 def next_batch(reader: ShardsStreamReader, end: Place) -> tuple[Place, Place]:
     """The next micro-batch, when there is one."""
     return wait_until(lambda: [b for b in [plan(reader, end)] if b != (end, end)])[0]  # type: ignore[no-any-return]
@@ -156,15 +147,8 @@ def rest(reader: ShardsStreamReader, end: Place) -> list[list[str]]:
 
 
 def payloads(reader: ShardsStreamReader, start: Place, end: Place) -> list[str]:
-    """The events of a micro-batch with their shards, read from pickled partitions."""
-    return sorted(
-        f"{shard}:{data}"
-        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
-        for batch in pickle.loads(pickle.dumps(reader)).read(partition)
-        for shard, data in zip(
-            batch.column("shard").to_pylist(), batch.column("ev_data").to_pylist(), strict=True
-        )
-    )
+    """The events of a micro-batch with their shards."""
+    return sorted(f"{row['shard']}:{row['ev_data']}" for row in read(reader, start, end))
 
 
 def test_a_micro_batch_has_a_range_of_each_shard_and_moves_all_consumers(

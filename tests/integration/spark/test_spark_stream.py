@@ -5,7 +5,6 @@ Most tests call the reader as Spark does, one method after the other; the last o
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -13,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -23,7 +22,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import SPARK_PATIENCE
 from tests.fixtures.fix_ticker import PATIENCE, eventually
-from tests.fixtures.spark_ops import load, run_once
+from tests.fixtures.spark_ops import Place, load, plan, read, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-Place: TypeAlias = dict[str, Any]
 Call: TypeAlias = Callable[[], object]
 MakeReader: TypeAlias = "Callable[..., PgqStreamReader]"
 CONSUMER = "stream"
@@ -58,22 +56,9 @@ def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
         one.stop()
 
 
-def plan(reader: PgqStreamReader, start: Place | None = None) -> tuple[Place, Place]:
-    """The next micro-batch, as Spark plans it: where it starts and ends, by way of JSON."""
-    if start is None:
-        start = reader.initialOffset()
-    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
-    return start, json.loads(json.dumps(end))
-
-
 def payloads(reader: PgqStreamReader, start: Place, end: Place) -> list[str]:
-    """The events of a micro-batch, read from pickled partitions."""
-    return sorted(
-        value
-        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
-        for batch in reader.read(partition)
-        for value in batch.column("ev_data").to_pylist()
-    )
+    """The events of a micro-batch."""
+    return sorted(row["ev_data"] for row in read(reader, start, end))
 
 
 def planned(
