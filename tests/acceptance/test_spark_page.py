@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.pages import blocks, section, text_of
+from tests.fixtures.spark_ops import load, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,11 +89,7 @@ def changes(reader: Any, conn: Connection, dsn: str) -> DataFrame:
     """The queue by the schema of the table."""
     from pgqpy_consumers.spark import table_schema
 
-    options = {"dsn": dsn, "queue": "orders", "payload": "row"}
-    df: DataFrame = (
-        reader.format("pgq").options(**options).schema(table_schema(conn, "orders")).load()
-    )
-    return df
+    return load(reader, table_schema(conn, "orders"), dsn=dsn, queue="orders", payload="row")
 
 
 def test_a_copy_that_a_stream_keeps_is_the_table(
@@ -103,13 +100,7 @@ def test_a_copy_that_a_stream_keeps_is_the_table(
     stream = changes(reader.option("startingPosition", "earliest"), orders, dsn)
     for _ in range(2):
         change(orders, chance, ticks=3)
-        query = (
-            stream.writeStream.foreachBatch(page["write"])
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        run_once(stream.writeStream.foreachBatch(page["write"]), tmp_path)
         assert orders.execute(COPIED).fetchall() == held(orders)
 
 

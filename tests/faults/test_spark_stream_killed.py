@@ -11,6 +11,7 @@ import pytest
 
 from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import spark_python
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Program, Run
 from tests.fixtures.fix_ticker import eventually
@@ -77,7 +78,7 @@ def kill_readers(driver: Program) -> int:
 
 def is_daemon(process: psutil.Process | None) -> bool:
     try:
-        return process is not None and "pyspark.daemon" in process.cmdline()
+        return process is not None and process.name() == spark_python.NAME
     except psutil.NoSuchProcess:  # it has ended, and may be a zombie still
         return False
 

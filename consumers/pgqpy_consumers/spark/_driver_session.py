@@ -93,9 +93,8 @@ class DriverSession:
         Raises ConsumerInUse if another query has the consumer; ConnectionFailed.
         """
         backoff = Backoff(0.1, 2.0)
-        waits = self._conn is not None and self._options.on_shard_down == "fail"
-        patience = RECONNECT if waits else 0.0
-        end = monotonic() + patience
+        waits = self._conn is not None and not self._options.waits
+        end = monotonic() + (RECONNECT if waits else 0.0)
         while True:
             try:
                 with translate_errors():

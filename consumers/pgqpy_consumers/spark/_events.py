@@ -21,6 +21,7 @@ from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     DataType,
     IntegerType,
@@ -60,6 +61,11 @@ EVENT_COLUMNS = tuple(_TYPES)
 EVENT_SCHEMA = StructType([StructField(name, type_) for name, type_ in _TYPES.items()])
 """The schema of every DataFrame of events."""
 
+SHARD = StructField("shard", StringType())
+"""The last column of the events of several shards: the name of their shard."""
+
+SHARDS_SCHEMA = StructType([*EVENT_SCHEMA, SHARD])
+
 # The times that Spark's TIMESTAMP can hold and Python's datetime can show. PostgreSQL has
 # more on both sides, and infinity beyond, which would arrive as another time.
 _TIME = (
@@ -74,15 +80,7 @@ SELECT_LIST = ", ".join(_TIME if name == "ev_time" else name for name in _TYPES)
 @cache
 def arrow_schema(columns: Sequence[str] = EVENT_COLUMNS) -> Any:
     """The Arrow schema of `EVENT_SCHEMA`, or of some of its columns, for record batches."""
-    import pyarrow as pa
-
-    types = {
-        LongType: pa.int64(),
-        IntegerType: pa.int32(),
-        StringType: pa.string(),
-        TimestampType: pa.timestamp("us", tz="UTC"),
-    }
-    return pa.schema([(name, types[type(_TYPES[name])]) for name in columns])
+    return to_arrow_schema(StructType([EVENT_SCHEMA[name] for name in columns]), timezone="UTC")
 
 
 # --- slices
@@ -304,22 +302,37 @@ class EventPartition(InputPartition):
 
     source: EventSource
     part: Slice
+    shard: str | None = None
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The events, with their shard as the last column if they are of one."""
+        import pyarrow as pa
+
+        for events in self.source.read(self.part):
+            if self.shard is None:
+                yield events
+            else:
+                shards = pa.repeat(pa.scalar(self.shard, pa.string()), events.num_rows)
+                yield events.append_column(SHARD.name, shards)
 
 
-def events_frame(spark: SparkSession, source: EventSource, slices: Sequence[Slice]) -> DataFrame:
-    """The events of the source, one partition a slice. Lazy: each action reads again.
+def events_frame(spark: SparkSession, partitions: Sequence[EventPartition]) -> DataFrame:
+    """The events of the partitions. Lazy: each action reads again.
 
-    The source travels in the pickled function, not in options of a data source: plans, event logs
-    and the web interface show options, and it holds the password.
+    They travel in the pickled function, not in options of a data source: plans, event logs
+    and the web interface show options, and a source holds the password.
     """
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from source.read(slices[number])
+                yield from partitions[number].read()
 
-    parts = len(slices)
-    return spark.range(0, parts, 1, parts).mapInArrow(read, EVENT_SCHEMA)
+    schema = EVENT_SCHEMA
+    if any(each.shard is not None for each in partitions):
+        schema = SHARDS_SCHEMA
+    parts = len(partitions)
+    return spark.range(0, parts, 1, parts).mapInArrow(read, schema)
 
 
 @contextmanager

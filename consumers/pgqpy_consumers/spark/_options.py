@@ -197,6 +197,11 @@ class EventOptions(Options):
         object.__setattr__(self, "where", condition)
         object.__setattr__(self, "payload", self.payload or "json")
 
+    @property
+    def waits(self) -> bool:
+        """Whether to wait for a shard that cannot be reached."""
+        return self.shards is not None and self.on_shard_down == "wait"
+
     @contextmanager
     def standby(self, application_name: str) -> Iterator[pgqpy.Connection | None]:
         """Open a connection to the standby, if there is one."""
@@ -243,7 +248,7 @@ class ReadOptions(EventOptions):
             # A tick is one database's.
             self._exclude("shards", "start_tick", "end_tick")
             # Streams have a consumer, too, and are not to wait for a range.
-            if self.consumer is not None and self.on_shard_down == "wait":
+            if self.consumer is not None and self.waits:
                 raise InvalidOption(
                     "option onShardDown is wait, which reading with a consumer cannot",
                     hint="Read with startTime, or stream.",

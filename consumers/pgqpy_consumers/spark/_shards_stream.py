@@ -32,20 +32,11 @@ from pgqpy.errors import (
 from pgqpy.retry import Backoff
 from pgqpy.shards import CurrentMap, Shard
 from pgqpy_consumers.spark import _ranges as ranges
-from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS
+from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS, EventPartition
 from pgqpy_consumers.spark._options import StreamOptions
 from pgqpy_consumers.spark._ranges import SHARDS, ForeignOffset, Offset
-from pgqpy_consumers.spark._shards import (
-    SHARD,
-    ShardDecoding,
-    ShardPartition,
-    for_each,
-    named,
-    of_shard,
-    partitions_of,
-    shares,
-    waiting,
-)
+from pgqpy_consumers.spark._reader import decoding
+from pgqpy_consumers.spark._shards import dealt, for_each, named, shares, waiting
 from pgqpy_consumers.spark._stream_reader import AFTER, NO_LIMIT, PgqStreamReader, default_limit
 
 if TYPE_CHECKING:
@@ -165,8 +156,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._decoding = ShardDecoding.of(options, schema)
-        self._columns = StructType([field for field in schema if field.name != SHARD.name])
+        self._decoding = decoding(options, schema)
         self._current: CurrentMap | None = None
         self._members: dict[str, Member] = {}
         self._available_now = False
@@ -232,12 +222,12 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, each in ends.items():
             member = self._members[name]
             calls[name] = partial(member.alone, partial(member.slices, each, most[name]))
-        return partitions_of(self._options, for_each(waiting(self._options, calls)))
+        return dealt(self._options, for_each(waiting(self._options, calls)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, in no order; runs on an executor."""
-        assert isinstance(partition, ShardPartition)
-        return self._decoding.rows(partition)
+        assert isinstance(partition, EventPartition)
+        return map(self._decoding.decode, partition.read())
 
     def stop(self) -> None:
         """Release the consumers."""
@@ -267,8 +257,8 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if member is None or member.dsn != shard.dsn:
                 if member is not None:
                     member.stop()
-                options = of_shard(self._options, shard.dsn)
-                self._members[name] = Member(shard, options, self._columns)
+                options = self._options.with_values(dsn=shard.dsn)
+                self._members[name] = Member(shard, options, self._schema)
             self._members[name].version = shard.version
 
     def _places(self, offset: Place) -> dict[str, Place]:
@@ -338,7 +328,7 @@ class ShardsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ask(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         """Call the functions of shards at the same time; by option without those that are down."""
         calls = {name: call for name, call in calls.items() if not self._members[name].left_out}
-        if self._options.on_shard_down == "fail":
+        if not self._options.waits:
             return for_each(calls, self._pool)
         begun = {}
         for name, call in calls.items():

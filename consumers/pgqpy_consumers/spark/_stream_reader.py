@@ -155,7 +155,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, in no order; runs on an executor."""
         assert isinstance(partition, EventPartition)
-        return map(self._decoding.decode, partition.source.read(partition.part))
+        return map(self._decoding.decode, partition.read())
 
     def stop(self) -> None:
         """Release the consumer. Spark may also just kill the process, with the same effect."""

@@ -28,7 +28,7 @@ from pgqpy_consumers.spark._archive_log import (
     FileFormat,
     create_archive,
 )
-from pgqpy_consumers.spark._events import cut, events_frame
+from pgqpy_consumers.spark._events import EventPartition, cut, events_frame
 from pgqpy_consumers.spark._ranges import ForeignOffset, Offset
 from pgqpy_consumers.spark.consumer import SparkConsumer
 from pgqpy_consumers.spark.session import get_session
@@ -286,7 +286,8 @@ class Archive(SparkConsumer):
             -(-(end.seq - start.seq) // self.events_per_file),
             self.num_partitions or spark.sparkContext.defaultParallelism,
         )
-        return events_frame(spark, source, cut(start.seq + 1, end.seq, max(parts, 1)))
+        slices = cut(start.seq + 1, end.seq, max(parts, 1))
+        return events_frame(spark, [EventPartition(source, each) for each in slices])
 
     def _partitioned(self, events: DataFrame, partition_by: Sequence[str]) -> DataFrame:
         """The events with the columns that partition them, in order: so files are ordered by

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, NoReturn, Unpack
 
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -23,11 +23,13 @@ from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
+    EventPartition,
     EventSource,
     events_frame,
     slices_between,
 )
 from pgqpy_consumers.spark._ranges import conninfo, newest
+from pgqpy_consumers.spark._shards import shares
 from pgqpy_consumers.spark.session import get_session, program_session, run_program
 
 if TYPE_CHECKING:
@@ -121,12 +123,13 @@ class SparkConsumer:
         self.queue = queue or self.queue
         self.consumer = consumer or self.consumer
         self._spark = spark
-        self._conn: pgqpy.Connection | None = None
-        self._conns: Mapping[str, pgqpy.Connection] = {}
+        self._conns: Mapping[Any, pgqpy.Connection] = {}
         self.failed_batch: pgqpy.Batch | None = None
         """The batch that made `run` or `run_once` raise; None for any other error."""
         if shards is None:
-            self._loop: _Loop | ShardLoops = _Loop(self, dsn, self._deliver, read_dsn)
+            self._loop: _Loop | ShardLoops = _Loop(
+                self, dsn, lambda conn, batch: self._deliver({None: conn}, {None: batch}), read_dsn
+            )
             return
         from pgqpy_consumers.spark._shards_consumer import ShardLoops
 
@@ -138,8 +141,8 @@ class SparkConsumer:
             raise InvalidConsumer(f"{type(self).__name__} has shards and no process_batches")
         self._loop = ShardLoops(
             shards,
-            lambda _, dsn, deliver: _ShardLoop(self, dsn, deliver),
-            self._deliver_all,
+            lambda _, dsn, deliver: _Loop(self, dsn, deliver, alone=False),
+            self._deliver,
         )
 
     # --- to be overridden
@@ -213,7 +216,9 @@ class SparkConsumer:
         def run(given: Namespace) -> None:
             spark = program_session(given.master)
             names = {"queue": given.queue, "consumer": given.consumer}
-            made = cls(given.dsn, spark=spark, **names, **reading(given.read_dsn))
+            # Constructors of subclasses need not take one.
+            there = {} if given.read_dsn is None else {"read_dsn": given.read_dsn}
+            made = cls(given.dsn, spark=spark, **names, **there)
             made.run(until_empty=given.once)
 
         about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
@@ -234,9 +239,9 @@ class SparkConsumer:
     @property
     def conn(self) -> pgqpy.Connection:
         """The connection that will finish the batch; inside ``process_batch`` only."""
-        if self._conn is None:
+        if None not in self._conns:
             raise RuntimeError("conn is there only while process_batch runs")
-        return self._conn
+        return self._conns[None]
 
     @property
     def conns(self) -> Mapping[str, pgqpy.Connection]:
@@ -250,42 +255,38 @@ class SparkConsumer:
         """What to say in the names of its sessions, after that of the consumer."""
         return ""
 
-    def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
-        self.failed_batch = None
-        self._conn = conn
-        try:
-            source = _source(conn, batch)
-            slices = slices_between(batch.seq_start, batch.seq_end, self._parts())
-            self.process_batch(self.spark, batch, events_frame(self.spark, source, slices))
-        except Exception:
-            self.failed_batch = batch
-            raise
-        finally:
-            self._conn = None
-
-    def _deliver_all(
-        self, conns: Mapping[str, pgqpy.Connection], batches: Mapping[str, pgqpy.Batch]
+    def _deliver(
+        self, conns: Mapping[Any, pgqpy.Connection], batches: Mapping[Any, pgqpy.Batch]
     ) -> None:
-        from pgqpy_consumers.spark._shards import shards_frame
-
+        """Process a batch of each of these shards, or of the only database, which is None."""
         self.failed_batch = None
         self._conns = conns
         try:
-            sources = {shard: _source(conns[shard], batch) for shard, batch in batches.items()}
-            ends = {shard: (each.seq_start, each.seq_end) for shard, each in batches.items()}
-            df = shards_frame(self.spark, sources, ends, self._parts())
-            self.process_batches(self.spark, batches, df)
+            df = self._frame(conns, batches)
+            if None in batches:
+                self.process_batch(self.spark, batches[None], df)
+            else:
+                self.process_batches(self.spark, batches, df)
         except Exception:
             self.failed_batch = next(iter(batches.values()))
             raise
         finally:
             self._conns = {}
 
-    def _parts(self) -> int:
-        """The maximum number of slices."""
+    def _frame(
+        self, conns: Mapping[Any, pgqpy.Connection], batches: Mapping[Any, pgqpy.Batch]
+    ) -> DataFrame:
         context = getattr(self.spark, "sparkContext", None)
         tasks = DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
-        return self.num_partitions or tasks
+        events = {shard: batch.seq_end - batch.seq_start for shard, batch in batches.items()}
+        most = shares(events, self.num_partitions or tasks)
+        sources = {shard: _source(conns[shard], batch) for shard, batch in batches.items()}
+        partitions = [
+            EventPartition(sources[shard], each, shard)
+            for shard, batch in batches.items()
+            for each in slices_between(batch.seq_start, batch.seq_end, most[shard])
+        ]
+        return events_frame(self.spark, partitions)
 
 
 _SHARED = (
@@ -303,7 +304,10 @@ class _Loop(pgqpy.Consumer):
         dsn: str | None,
         deliver: Callable[[pgqpy.Connection, pgqpy.Batch], None],
         read_dsn: str | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
+        """``alone``: it is not the loop of one shard of several."""
         check_names(type(owner))
         bounds = Bounds(**{each.name: getattr(owner, each.name) for each in fields(Bounds)})
         for name in _SHARED:
@@ -312,6 +316,7 @@ class _Loop(pgqpy.Consumer):
         self.listen = not bounds.collecting
         self._owner = owner
         self._deliver = deliver
+        self._alone = alone
         super().__init__(dsn, queue=owner.queue, consumer=owner.consumer, read_dsn=read_dsn)
         self._collector = Collector(self.queue, self.consumer, bounds)
         self._collects = False
@@ -351,10 +356,15 @@ class _Loop(pgqpy.Consumer):
         self, batch: pgqpy.Batch, idle: Callable[[], pgqpy.Connection]
     ) -> Iterator[None]:
         """Show the progress of a batch, and log its end."""
+        from pgqpy_consumers.spark._progress import Progress
+
         started = monotonic()
         speed = self._events / self._seconds if self._seconds else None
+        # Tasks are those of all shards, and so would be the terminal's line.
+        spark = self._owner.spark if self._alone else None
+        show = self._owner.show_progress if self._alone else False
         # The session to read events with: executors read them, so it is free.
-        with self._progress(idle(), batch, speed):
+        with Progress(spark, idle(), batch, speed).reported(show=show):
             yield
         seconds = monotonic() - started
         self._done = batch.tick
@@ -371,14 +381,6 @@ class _Loop(pgqpy.Consumer):
             extra=self.log_fields(batch) | {"events": events, "seconds": seconds},
         )
 
-    def _progress(
-        self, conn: pgqpy.Connection, batch: pgqpy.Batch, speed: float | None
-    ) -> AbstractContextManager[None]:
-        from pgqpy_consumers.spark._progress import Progress
-
-        progress = Progress(self._owner.spark, conn, batch, speed)
-        return progress.reported(show=self._owner.show_progress)
-
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         is_new = conn.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
         conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
@@ -391,23 +393,6 @@ class _Loop(pgqpy.Consumer):
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         self._owner.on_error(error, batch)
         self._owner.failed_batch = None
-
-
-class _ShardLoop(_Loop):
-    """The loop of one shard of several."""
-
-    def _progress(
-        self, conn: pgqpy.Connection, batch: pgqpy.Batch, speed: float | None
-    ) -> AbstractContextManager[None]:
-        # The tasks, and the terminal's line, are those of all shards.
-        from pgqpy_consumers.spark._progress import Progress
-
-        return Progress(None, conn, batch, speed).reported(show=False)
-
-
-def reading(read_dsn: str | None) -> dict[str, str]:
-    """The argument for a constructor, which need not take it if there is none."""
-    return {} if read_dsn is None else {"read_dsn": read_dsn}
 
 
 def _source(conn: pgqpy.Connection, batch: pgqpy.Batch) -> EventSource:

@@ -6,7 +6,7 @@ those of `CHANGE_SCHEMA`, which describe the change of a captured table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self, cast
@@ -18,7 +18,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pgqpy.errors import PgqError
 from pgqpy.formats import OPERATIONS, operation_and_key
-from pgqpy_consumers.spark._events import EVENT_COLUMNS, EVENT_SCHEMA, arrow_schema
+from pgqpy_consumers.spark._events import (
+    EVENT_COLUMNS,
+    EVENT_SCHEMA,
+    SHARD,
+    SHARDS_SCHEMA,
+    arrow_schema,
+)
 from pgqpy_consumers.spark._options import EventOptions, InvalidOption
 from pgqpy_consumers.spark._payload_json import check_members, read_objects
 from pgqpy_consumers.spark._payload_texts import (
@@ -87,9 +93,10 @@ class Decoder:
         Raises InvalidOption if no payload can fill a column of the schema.
         """
         assert options.payload is not None
+        reserved = RESERVED if options.shards is None else RESERVED | {SHARD.name: SHARD}
         for column in schema:
-            check_column(column)
-        if not set(schema.names) - set(RESERVED):
+            check_column(column, reserved)
+        if not set(schema.names) - set(reserved):
             raise InvalidOption(
                 "option payload needs columns in .schema(...) to decode from ev_data",
                 hint="table_schema(dsn, table) has those of a table.",
@@ -118,13 +125,14 @@ class Decoder:
         return tuple(name for name in EVENT_COLUMNS if name in needed)
 
     def decode(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows, with the user's schema, of a batch of events with `columns`.
+        """The rows, with the user's schema, of a batch of events with `columns`, and their shard.
 
         Raises MalformedPayload, which names the event, if a payload is malformed and option
         ``malformed`` is ``fail``.
         """
         payloads = events.column("ev_data")
-        fields = pa.schema([f for f in self.schema if f.name not in RESERVED])
+        known = {*RESERVED, *events.schema.names}
+        fields = pa.schema([f for f in self.schema if f.name not in known])
         found, wrong = self.parse(payloads, fields, self._complete(events))
         if wrong and self.malformed == "fail":
             position, reason = next(iter(wrong.items()))
@@ -284,15 +292,15 @@ _TYPES = (
 )  # fmt: skip
 
 
-def check_column(column: T.StructField) -> None:
+def check_column(column: T.StructField, reserved: Mapping[str, T.StructField] = RESERVED) -> None:
     """Raise InvalidOption if no payload can give such a column."""
-    known = RESERVED.get(column.name)
+    known = reserved.get(column.name)
     if known is not None and known.dataType != column.dataType:
         raise InvalidOption(
             f"column {column.name} is of type {column.dataType.simpleString()}",
             hint=f"It must be of type {known.dataType.simpleString()}.",
         )
-    if column.name in EVENT_COLUMNS:
+    if known is not None and column.name in SHARDS_SCHEMA.names:
         return
     for type_, nullable in _parts(column.dataType, column.nullable):
         if not nullable:

@@ -26,7 +26,7 @@ from pgqpy_consumers.spark._options import (
     check_no_password,
     options_of_table,
 )
-from pgqpy_consumers.spark._reader import PgqReader, Span, event_schema, pin
+from pgqpy_consumers.spark._reader import PgqReader, Spans, event_schema, pin
 
 
 class PgqDataSource(DataSource):
@@ -38,8 +38,8 @@ class PgqDataSource(DataSource):
         df = spark.read.format("pgq").option("queue", "orders").load()
     """
 
-    _span: Span | dict[str, Span] | PgqError | None = None
-    """The span that batch reads read, or that of each shard, or the error that prevents it."""
+    _spans: Spans | PgqError | None = None
+    """What batch reads read, or the error that prevents it."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,42 +64,31 @@ class PgqDataSource(DataSource):
         if of_table is not None:
             options = _checked(of_table)
             check_no_password(options)
-            return carrying(_schema(options), of_table)
-        schema = _schema(EventOptions.pick(self.options))
+            return carrying(event_schema(options), of_table)
+        schema = event_schema(EventOptions.pick(self.options))
         self._pin()
         # Every stream that is read has a consumer.
-        if isinstance(self._span, PgqError) and "consumer" not in self.options:
-            raise self._span
+        if isinstance(self._spans, PgqError) and "consumer" not in self.options:
+            raise self._spans
         return schema
 
     def _pin(self) -> None:
-        if self._span is None:
+        if self._spans is None:
             try:
-                options = ReadOptions.parse(self.options)
-                if options.shards is None:
-                    self._span = pin(options)
-                else:
-                    from pgqpy_consumers.spark._shards import pin_shards
-
-                    self._span = pin_shards(options)
+                self._spans = pin(ReadOptions.parse(self.options))
             except PgqError as error:
-                self._span = error
+                self._spans = error
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of ``spark.read``."""
         schema, of_table = carried(schema)
         if of_table:
-            self.options, self._span = {**of_table, **self.options}, None
+            self.options, self._spans = {**of_table, **self.options}, None
         self._pin()
-        if isinstance(self._span, PgqError):
-            raise self._span
-        assert self._span is not None
-        options = ReadOptions.parse(self.options)
-        if isinstance(self._span, dict):
-            from pgqpy_consumers.spark._shards import ShardsReader
-
-            return ShardsReader(options, schema, self._span)
-        return PgqReader(options, schema, self._span)
+        if isinstance(self._spans, PgqError):
+            raise self._spans
+        assert self._spans is not None
+        return PgqReader(ReadOptions.parse(self.options), schema, self._spans)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of ``spark.readStream``."""
@@ -138,14 +127,6 @@ def _checked(options: dict[str, str]) -> EventOptions:
         if "consumer" not in map(str.lower, options):
             raise
         return StreamOptions.parse(options)
-
-
-def _schema(options: EventOptions) -> StructType:
-    if options.shards is None:
-        return event_schema(options)
-    from pgqpy_consumers.spark._shards import schema_of_shards
-
-    return schema_of_shards(options)
 
 
 def _append_only(overwrite: bool) -> None:

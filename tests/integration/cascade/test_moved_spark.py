@@ -10,6 +10,7 @@ import pytest
 import pgqpy
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Node
+from tests.fixtures.spark_ops import load, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,12 +78,9 @@ def test_a_stream_goes_on_with_its_checkpoint_at_another_node(
                 raise RuntimeError(error)
             seen[number] = sorted(row.ev_data for row in df.collect())
 
-        reader = spark.readStream.format("pgq").options(
-            dsn=node.dsn, queue="q", consumer="stream", where="ev_type = 'test'"
-        )
-        writer = reader.load().writeStream.foreachBatch(keep).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        query.awaitTermination()
+        options = {"dsn": node.dsn, "queue": "q", "consumer": "stream"}
+        events = load(spark.readStream, **options, where="ev_type = 'test'")
+        run_once(events.writeStream.foreachBatch(keep), tmp_path / "checkpoint")
 
     run(root)
     ops.insert_ticked(root.conn, "q", "a")

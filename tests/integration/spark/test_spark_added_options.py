@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.spark_ops import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,15 +81,11 @@ def test_a_table_of_createtable_is_read_and_streamed_from(
     assert create("t", source="pgq", description="x", **options).count() == 1
     create("s", source="pgq", consumer="c", startingPosition="earliest", **options)
     seen: list[str] = []
-    query = (
-        catalog.readStream.table("s")
-        .writeStream.foreachBatch(lambda df, _: seen.extend(row.ev_data for row in df.collect()))
-        .queryName("a name")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
+    writer = catalog.readStream.table("s").writeStream.queryName("a name")
+    run_once(
+        writer.foreachBatch(lambda df, _: seen.extend(row.ev_data for row in df.collect())),
+        tmp_path / "checkpoint",
     )
-    query.awaitTermination()
     assert seen == ["a"]
 
 
@@ -102,6 +99,7 @@ def test_a_table_of_tasks_is_read(catalog: SparkSession, conn: Connection, dsn: 
     assert [row.payload for row in catalog.sql("select payload from t").collect()] == ['{"n": 1}']
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
@@ -154,9 +152,8 @@ def test_a_dataframe_is_written_in_all_ways(
         df.write.format("pgq").mode("append").options(**options, quueue="x").save()
 
 
-@pytest.mark.parametrize("by", ["start", "toTable"])
-def test_a_query_with_a_name_is_written(
-    catalog: SparkSession, conn: Connection, options: dict[str, str], by: str, tmp_path: Path
+def test_a_query_with_a_name_is_written_to_a_table(
+    catalog: SparkSession, conn: Connection, options: dict[str, str], tmp_path: Path
 ) -> None:
     conn.execute("select pgq.create_queue('target')")
     conn.execute("select pgq.force_tick('target'), pgq.ticker('target')")
@@ -174,6 +171,5 @@ def test_a_query_with_a_name_is_written(
         .options(**options | {"queue": "target"}, writer="w")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
     )
-    query = writer.start() if by == "start" else writer.toTable("made")
-    query.awaitTermination()
+    writer.toTable("made").awaitTermination()
     assert ops.deliver(conn, "target", "reader") == ["a"]

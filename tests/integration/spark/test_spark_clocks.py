@@ -12,6 +12,7 @@ from psycopg import sql
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.spark_ops import ids, load, plan, read, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,19 +89,10 @@ def history(odd_settings: None, connect: Connect, queue: str) -> list[int]:
     return ids
 
 
-def load(spark: SparkSession, dsn: str, queue: str, **options: str) -> DataFrame:
-    return spark.read.format("pgq").options(dsn=dsn, queue=queue, **options).load()
-
-
-def ids_of(df: DataFrame) -> list[int]:
-    return sorted(row.ev_id for row in df.select("ev_id").collect())
-
-
 def test_instants_are_the_same_in_every_zone(
     zoned: SparkSession, dsn: str, queue: str, history: list[int]
 ) -> None:
-    reader = zoned.read.format("pgq").options(dsn=dsn, queue=queue, payload="row")
-    changes = reader.schema(SCHEMA).load().orderBy("ev_id")
+    changes = load(zoned.read, SCHEMA, dsn=dsn, queue=queue, payload="row").orderBy("ev_id")
     texts = changes.selectExpr(
         "unix_micros(ev_time)", "unix_micros(at)", "string(wall)", "string(day)", "price"
     ).collect()
@@ -108,7 +100,11 @@ def test_instants_are_the_same_in_every_zone(
     assert [tuple(row) for row in texts] == [
         (instant, instant, "2026-03-29 02:30:00", "2026-10-25", ODD_TEXT) for instant in micros
     ]
-    plain = load(zoned, dsn, queue).orderBy("ev_id").selectExpr("unix_micros(ev_time) as t")
+    plain = (
+        load(zoned.read, dsn=dsn, queue=queue)
+        .orderBy("ev_id")
+        .selectExpr("unix_micros(ev_time) as t")
+    )
     assert [row.t for row in plain.collect()] == micros
 
 
@@ -116,14 +112,14 @@ def test_ranges_of_time_are_between_instants(
     zoned: SparkSession, dsn: str, queue: str, history: list[int]
 ) -> None:
     def between(start: str, end: str) -> list[int]:
-        return ids_of(load(zoned, dsn, queue, startTime=start, endTime=end))
+        return ids(load(zoned.read, dsn=dsn, queue=queue, startTime=start, endTime=end))
 
     # The hour that is missing in Berlin, and the one that is there twice, by its two names.
     assert between("2026-03-29T00:59:59.999999Z", "2026-03-29T01:30:00Z") == history[1:3]
     assert between("2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00") == history[4:6]
     assert between("2026-11-01T01:30:00-04:00", "2026-11-01T01:30:00-05:00") == history[7:8]
     where = "ev_time >= '2026-10-25 02:30+02' and ev_time < '2026-10-25 02:30+01'"
-    assert ids_of(load(zoned, dsn, queue, where=where)) == history[3:5]
+    assert ids(load(zoned.read, dsn=dsn, queue=queue, where=where)) == history[3:5]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +143,10 @@ def test_a_stream_starts_at_an_instant(
     options = StreamOptions.parse(given)
     stream = PgqStreamReader(options, event_schema(options))
     try:
-        start = stream.initialOffset()
-        end = stream.latestOffset(start, stream.getDefaultReadLimit())
-        batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        found = read(stream, *plan(stream))
     finally:
         stream.stop()
-    found = sorted(number for batch in batches for number in batch.column("ev_id").to_pylist())
-    assert found == history[skipped:]
+    assert sorted(row["ev_id"] for row in found) == history[skipped:]
 
 
 def test_a_consumer_and_a_sink_work_with_odd_settings(
@@ -200,15 +193,8 @@ def test_infinite_times_are_null_in_a_stream(
         texts = df.orderBy("ev_id").selectExpr("string(ev_time)", "string(at)")
         seen.extend(tuple(row) for row in texts.collect())
 
-    events = spark.readStream.format("pgq").schema("ev_id bigint, ev_time timestamp, at timestamp")
-    query = (
-        events.options(dsn=dsn, queue=queue, consumer="c", payload="json")
-        .load()
-        .writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    options = {"dsn": dsn, "queue": queue, "consumer": "c", "payload": "json"}
+    events = load(spark.readStream, "ev_id bigint, ev_time timestamp, at timestamp", **options)
+    run_once(events.writeStream.foreachBatch(collect), tmp_path)
     expected = [None, None, "2026-03-29 01:30:00", None, None]
     assert seen == [(text, text) for text in expected]

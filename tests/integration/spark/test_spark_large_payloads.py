@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.spark_ops import load, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +41,8 @@ def test_payloads_of_0_bytes_and_of_50_megabytes_go_round(
     )
     truth = conn.execute(summary).fetchall()
 
-    events = spark.read.format("pgq").options(dsn=dsn, queue=queue).load()
-    copies = events.orderBy("ev_id").selectExpr("ev_type", "ev_data")
+    events = load(spark.read, dsn=dsn, queue=queue)
+    copies = events.sortWithinPartitions("ev_id").selectExpr("ev_type", "ev_data")
     copies.write.format("pgq").mode("append").options(dsn=dsn, queue="copies").save()
     ops.tick(conn, "copies")
     assert conn.execute(summary).fetchall() == truth * 2
@@ -49,28 +50,15 @@ def test_payloads_of_0_bytes_and_of_50_megabytes_go_round(
     seen: list[tuple[str | None, int | None]] = []
 
     def collect(df: DataFrame, _: int) -> None:
-        rows = df.orderBy("ev_id").selectExpr("md5(ev_data)", "octet_length(ev_data)")
+        rows = df.sortWithinPartitions("ev_id").selectExpr("md5(ev_data)", "octet_length(ev_data)")
         seen.extend((row[0], row[1]) for row in rows.collect())
 
-    query = (
-        spark.readStream.format("pgq")
-        .options(dsn=dsn, queue="copies", consumer="c")
-        .load()
-        .writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    stream = load(spark.readStream, dsn=dsn, queue="copies", consumer="c")
+    run_once(stream.writeStream.foreachBatch(collect), tmp_path)
     assert seen == truth
 
-    decoded = (
-        spark.read.format("pgq")
-        .options(dsn=dsn, queue=queue, payload="json", malformed="drop")
-        .schema("ev_id bigint, a string")
-        .load()
-        .orderBy("ev_id")
-    )
+    options = {"dsn": dsn, "queue": queue, "payload": "json", "malformed": "drop"}
+    decoded = load(spark.read, "ev_id bigint, a string", **options).sortWithinPartitions("ev_id")
     texts = decoded.selectExpr("length(a) as n", "left(a, 3) as a").collect()
     # The one without a payload has nothing but nulls; the empty one is no JSON.
     assert [tuple(row) for row in texts] == [(3, "x\0y"), (25 * MEGABYTE, "ééé"), (None, None)]

@@ -15,6 +15,7 @@ from pgqpy_consumers.spark._options import EventOptions
 from pgqpy_consumers.spark._tables import table_schema
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import spark_ops
 from tests.fixtures.fix_db import Connection
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def load(
     spark: SparkSession, dsn: str, queue: str, schema: StructType, **options: str
 ) -> DataFrame:
     given = {"dsn": dsn, "queue": queue, "payload": "row"} | options
-    return spark.read.format("pgq").options(**given).schema(schema).load()
+    return spark_ops.load(spark.read, schema, **given)
 
 
 def contents(df: DataFrame) -> list[tuple[int, str, str | None]]:
@@ -193,16 +194,15 @@ def contents(df: DataFrame) -> list[tuple[int, str, str | None]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("form", ["row_json", "logutriga"])
 def test_the_latest_rows_are_those_of_the_table(
-    spark: SparkSession, conn: Connection, dsn: str, queue: str, form: str
+    spark: SparkSession, conn: Connection, dsn: str, queue: str
 ) -> None:
     from pgqpy_consumers.spark._tables import latest_rows
 
     conn.execute('create table t (a int, "b c" bytea, v text, primary key (a, "b c"))')
     conn.execute("create table other (a int primary key, v text)")
     for table in ("t", "other"):
-        conn.execute("select pgq.capture_table(%s, %s, format => %s)", [table, queue, form])
+        conn.execute("select pgq.capture_table(%s, %s)", [table, queue])
     conn.execute("insert into t values (1, '1', 'before the truncate'); truncate t")
     conn.execute("insert into t select n, n::text::bytea, 'first' from generate_series(1, 50) n")
     conn.execute("update t set v = 'second' where a % 2 = 0; delete from t where a % 5 = 0")
@@ -227,15 +227,14 @@ def folded(df: DataFrame) -> list[tuple[Any, ...]]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("keys", [None, ["a"]], ids=["keys of the events", "keys given"])
-@pytest.mark.parametrize("form", ["row_json", "logutriga"])
 def test_the_latest_changes_are_what_a_copy_has_to_be_told(
-    spark: SparkSession, conn: Connection, dsn: str, queue: str, form: str, keys: list[str] | None
+    spark: SparkSession, conn: Connection, dsn: str, queue: str, keys: list[str] | None
 ) -> None:
     from pgqpy_consumers.spark import latest_changes
 
     for table in ("t", "emptied"):
         conn.execute(f"create table {table} (a int primary key, v text)")
-        conn.execute("select pgq.capture_table(%s, %s, format => %s)", [table, queue, form])
+        conn.execute("select pgq.capture_table(%s, %s)", [table, queue])
     conn.execute("insert into t select n, 'first' from generate_series(1, 4) n")
     copied = ops.tick(conn, queue)
     conn.execute("delete from t where a = 2; update t set a = 33 where a = 3")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -24,15 +23,17 @@ from pyspark.sql.types import StructType
 
 import pgqpy
 from pgqpy.embedded import Server
-from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap
+from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap, PgqError
 from pgqpy.models import Start
 from pgqpy.shards import HASHES
+from pgqpy_consumers.spark import PgqDataSource
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
-from pgqpy_consumers.spark._options import InvalidOption, ReadOptions, StreamOptions
+from pgqpy_consumers.spark._options import InvalidOption, StreamOptions
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 from tests.fixtures.fix_example import SPARK_PATIENCE
+from tests.fixtures.spark_ops import Place, plan, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-Place: TypeAlias = dict[str, Any]
 QUEUE = "orders"
 CONSUMER = "stream"
 
@@ -113,7 +113,7 @@ MakeReader: TypeAlias = "Callable[..., ShardsStreamReader]"
 @pytest.fixture
 def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
     """``reader(onShardDown="wait")``: what a run of a query has on its driver."""
-    from pgqpy_consumers.spark._shards import schema_of_shards
+    from pgqpy_consumers.spark._reader import event_schema
     from pgqpy_consumers.spark._shards_stream import ShardsStreamReader
 
     # On a busy machine a shard that is there is not down.
@@ -123,20 +123,12 @@ def reader(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRead
     def make(**options: str) -> ShardsStreamReader:
         given = {"shards": str(shards.path), "queue": QUEUE, "consumer": CONSUMER} | options
         parsed = StreamOptions.parse(given)
-        made.append(ShardsStreamReader(parsed, schema_of_shards(parsed)))
+        made.append(ShardsStreamReader(parsed, event_schema(parsed)))
         return made[-1]
 
     yield make
     for one in made:
         one.stop()
-
-
-def plan(reader: ShardsStreamReader, start: Place | None = None) -> tuple[Place, Place]:
-    """The next micro-batch, as Spark plans it: where it starts and ends, by way of JSON."""
-    if start is None:
-        start = reader.initialOffset()
-    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
-    return start, json.loads(json.dumps(end))
 
 
 def next_batch(reader: ShardsStreamReader, end: Place) -> tuple[Place, Place]:
@@ -155,15 +147,8 @@ def rest(reader: ShardsStreamReader, end: Place) -> list[list[str]]:
 
 
 def payloads(reader: ShardsStreamReader, start: Place, end: Place) -> list[str]:
-    """The events of a micro-batch with their shards, read from pickled partitions."""
-    return sorted(
-        f"{shard}:{data}"
-        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
-        for batch in pickle.loads(pickle.dumps(reader)).read(partition)
-        for shard, data in zip(
-            batch.column("shard").to_pylist(), batch.column("ev_data").to_pylist(), strict=True
-        )
-    )
+    """The events of a micro-batch with their shards."""
+    return sorted(f"{row['shard']}:{row['ev_data']}" for row in read(reader, start, end))
 
 
 def test_a_micro_batch_has_a_range_of_each_shard_and_moves_all_consumers(
@@ -472,15 +457,31 @@ def test_by_default_a_shard_that_is_down_is_an_error(
 
 
 def test_a_shard_that_left_since_the_dataframe_was_made_is_named(shards: Shards) -> None:
-    from pgqpy_consumers.spark._shards import SHARDS_SCHEMA, ShardsReader, pin_shards
-
-    options = ReadOptions.parse({"shards": str(shards.path), "queue": QUEUE})
-    reader = ShardsReader(options, SHARDS_SCHEMA, pin_shards(options))
+    source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE})
+    reader = source.reader(source.schema())
     shards.map("a")
     with pytest.raises(InvalidShardMap, match="shard 'b' has left the map"):
         reader.partitions()
-    with pytest.raises(InvalidOption, match="column shard is of type int"):
-        ShardsReader(options, StructType().add("shard", "integer"), {})
+
+
+def test_what_is_wrong_is_named(shards: Shards) -> None:
+    for options, error in (
+        ({"startTick": "1"}, "options shards and startTick exclude each other"),
+        ({"dsn": "host=x"}, "options shards and dsn exclude each other"),
+        ({"consumer": "c", "onShardDown": "wait"}, "with a consumer"),
+        ({"queue": "other"}, "the shard map is of queue 'orders'"),
+        ({"shards": "/no/such.toml"}, "cannot read /no/such.toml"),
+        ({"columns": "shard"}, "names only shard"),
+        ({"payload": "json"}, "needs .schema"),
+        ({"consumer": "c"}, "shard '[ab]': consumer 'c' is not registered"),
+    ):
+        source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | options)
+        with pytest.raises(PgqError, match=error):
+            source.reader(source.schema())
+    for payload in ({}, {"payload": "json"}):
+        source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | payload)
+        with pytest.raises(InvalidOption, match=r"column shard.*int"):
+            source.reader(StructType().add("shard", "integer").add("n", "integer"))
 
 
 # --- the loops of a consumer
@@ -587,28 +588,6 @@ def test_all_shards_are_one_dataframe(spark: SparkSession, shards: Shards) -> No
     assert load(startTime=tick.isoformat()).where("shard = 'b'").count() == 0
     shards.map("a")
     assert load().select("shard").distinct().collect() == [("a",)]
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"startTick": "1"}, "options shards and startTick exclude each other"),
-        ({"dsn": "host=x"}, "options shards and dsn exclude each other"),
-        ({"consumer": "c", "onShardDown": "wait"}, "with a consumer"),
-        ({"queue": "other"}, "the shard map is of queue 'orders'"),
-        ({"shards": "/no/such.toml"}, "cannot read /no/such.toml"),
-        ({"columns": "shard"}, "names only shard"),
-        ({"consumer": "c"}, "shard '[ab]': consumer 'c' is not registered"),
-    ],
-)
-def test_what_is_wrong_is_named(
-    spark: SparkSession, shards: Shards, options: dict[str, str], error: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    given = {"shards": str(shards.path), "queue": QUEUE} | options
-    with pytest.raises(PySparkException, match=error):
-        spark.read.format("pgq").options(**given).load().collect()
 
 
 def test_a_stream_over_shards_is_exact_while_one_is_killed_and_one_joins(

@@ -19,6 +19,7 @@ import pgqpy
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
+from tests.fixtures.spark_ops import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,17 +122,10 @@ def test_a_stream_sends_each_micro_batch_once(
     source.mkdir()
 
     def run() -> None:
-        query = (
-            spark.readStream.schema("value string")
-            .option("maxFilesPerTrigger", 1)
-            .text(str(source))
-            .selectExpr("'line' as ev_type", "value as ev_data")
-            .writeStream.format("pgq")
-            .options(dsn=dsn, queue=queue, writer="lines", checkpointLocation=str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
+        events = lines.text(str(source)).selectExpr("'line' as ev_type", "value as ev_data")
+        writer = events.writeStream.format("pgq").queryName("to a queue").outputMode("append")
+        run_once(writer.options(dsn=dsn, queue=queue, writer="lines"), checkpoint)
 
     few, many = ["one", "two"], [f"{n} {'x' * 100}" for n in range(MANY)]
     (source / "1.txt").write_text("\n".join(few))

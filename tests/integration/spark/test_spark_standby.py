@@ -20,6 +20,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_standby import HotPair
+from tests.fixtures.spark_ops import load, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ def test_a_range_and_a_stream_are_read_on_the_standby_once_it_has_replayed_them(
         " array_fill('d'::text, array[100]))"
     )
     ops.tick(hot_pair.conn, "q")
-    frame = spark.read.format("pgq").options(**options).load()
+    frame = load(spark.read, **options)
     counts: list[int] = []
     counting = threading.Thread(target=lambda: counts.append(frame.count()))
     counting.start()
@@ -52,10 +53,8 @@ def test_a_range_and_a_stream_are_read_on_the_standby_once_it_has_replayed_them(
     counting.join()
     assert counts == [100]
 
-    stream = spark.readStream.format("pgq").options(**options, consumer="stream").load()
-    path = str(tmp_path / "checkpoint")
-    query = stream.writeStream.format("memory").queryName("standby_events")
-    query.option("checkpointLocation", path).trigger(availableNow=True).start().awaitTermination()
+    stream = load(spark.readStream, **options, consumer="stream")
+    run_once(stream.writeStream.format("memory").queryName("standby_events"), tmp_path)
     assert spark.table("standby_events").count() == 100
 
 

@@ -5,7 +5,6 @@ Most tests call the reader as Spark does, one method after the other; the last o
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -13,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -23,15 +22,15 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import SPARK_PATIENCE
 from tests.fixtures.fix_ticker import PATIENCE, eventually
+from tests.fixtures.spark_ops import Place, load, plan, read, run_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
 pytestmark = pytest.mark.spark
 
-Place: TypeAlias = dict[str, Any]
 Call: TypeAlias = Callable[[], object]
 MakeReader: TypeAlias = "Callable[..., PgqStreamReader]"
 CONSUMER = "stream"
@@ -57,29 +56,9 @@ def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
         one.stop()
 
 
-def plan(reader: PgqStreamReader, start: Place | None = None) -> tuple[Place, Place]:
-    """The next micro-batch, as Spark plans it: where it starts and ends, by way of JSON."""
-    if start is None:
-        start = reader.initialOffset()
-    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
-    return start, json.loads(json.dumps(end))
-
-
 def payloads(reader: PgqStreamReader, start: Place, end: Place) -> list[str]:
-    """The events of a micro-batch, read from pickled partitions."""
-    return sorted(
-        value
-        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
-        for batch in reader.read(partition)
-        for value in batch.column("ev_data").to_pylist()
-    )
-
-
-def produce(conn: Connection, queue: str, *data: str) -> int:
-    """Some events and a tick after them."""
-    for each in data:
-        ops.insert(conn, queue, each)
-    return ops.tick(conn, queue)
+    """The events of a micro-batch."""
+    return sorted(row["ev_data"] for row in read(reader, start, end))
 
 
 def planned(
@@ -88,7 +67,7 @@ def planned(
     """A run, and where its first micro-batch with an event starts and ends."""
     stream = reader(**options)
     start, _ = plan(stream)
-    produce(conn, queue, data)
+    ops.insert_ticked(conn, queue, data)
     return stream, *plan(stream, start)
 
 
@@ -108,11 +87,11 @@ def test_micro_batches_hold_each_event_once_in_the_order_of_commits(
     start, end = plan(stream)
     assert (start, payloads(stream, start, end)) == (end, [])
 
-    produce(conn, queue, "a", "b")
+    ops.insert_ticked(conn, queue, "a", "b")
     start, end = plan(stream, start)
     assert payloads(stream, start, end) == ["a", "b"]
     late.commit()
-    produce(conn, queue, "c")
+    ops.insert_ticked(conn, queue, "c")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["c", "late"]
     assert plan(stream, end) == (end, end)
@@ -132,9 +111,9 @@ def test_micro_batches_hold_each_event_once_in_the_order_of_commits(
 def test_a_new_query_starts_where_it_is_told(
     reader: MakeReader, conn: Connection, queue: str, told: str, expected: list[str]
 ) -> None:
-    first = produce(conn, queue, "first")
-    second = produce(conn, queue, "second")
-    produce(conn, queue, "third")
+    first = ops.insert_ticked(conn, queue, "first")
+    second = ops.insert_ticked(conn, queue, "second")
+    ops.insert_ticked(conn, queue, "third")
     conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, first])
     time = ops.value(conn, "select tick_time from pgq.tick where tick_id = %s", second)
     place = time.isoformat() if told.startswith("time") else second
@@ -149,7 +128,7 @@ def test_a_new_query_starts_where_it_is_told(
 def test_a_consumer_that_is_not_there_is_registered(
     reader: MakeReader, conn: Connection, queue: str
 ) -> None:
-    newest = produce(conn, queue, "before")
+    newest = ops.insert_ticked(conn, queue, "before")
     start, end = plan(reader())
     assert (start["tick"], end["tick"]) == (newest, newest)
     assert position(conn, queue) == newest
@@ -160,11 +139,11 @@ def test_the_first_micro_batch_is_the_same_after_a_restart(
 ) -> None:
     killed = reader(startingPosition="latest")
     start = killed.initialOffset()
-    produce(conn, queue, "planned")
+    ops.insert_ticked(conn, queue, "planned")
     assert killed.initialOffset() == start
     _, end = plan(killed, start)
     killed.stop()
-    produce(conn, queue, "later")
+    ops.insert_ticked(conn, queue, "later")
 
     restarted = reader(startingPosition="latest")
     start = restarted.initialOffset()
@@ -180,7 +159,7 @@ def test_an_empty_first_micro_batch_stays_empty_after_a_restart(
     killed = reader(startingPosition="latest")
     _, end = plan(killed)
     killed.stop()
-    produce(conn, queue, "later")
+    ops.insert_ticked(conn, queue, "later")
     restarted = reader(startingPosition="latest")
     assert payloads(restarted, restarted.initialOffset(), end) == []
     start, end = plan(restarted, end)
@@ -207,7 +186,7 @@ def test_limits_end_micro_batches_at_ticks(
     limits: dict[str, str],
     expected: list[list[str]],
 ) -> None:
-    produce(conn, queue, "before")
+    ops.insert_ticked(conn, queue, "before")
     stream = reader(**limits)
     start, end = plan(stream)
     # Forced ticks would count for thousands of events.
@@ -228,18 +207,18 @@ def test_a_condition_is_applied_in_the_database(
 ) -> None:
     stream = reader(where="ev_data like 'a%' or ev_data is null", columns="ev_data")
     start, end = plan(stream)
-    produce(conn, queue, "abc", "b", "a")
+    ops.insert_ticked(conn, queue, "abc", "b", "a")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a", "abc"]
     # Events that it leaves out are done, too.
-    produce(conn, queue, "b")
+    ops.insert_ticked(conn, queue, "b")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == []
     plan(stream, end)
     assert position(conn, queue) == end["tick"]
 
     wrong = reader(where="true) or (select true", consumer="wrong")
-    produce(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "a")
     with pytest.raises(InvalidParameter, match="not a condition over events"):
         wrong.partitions(*plan(wrong, end))
 
@@ -250,11 +229,11 @@ def test_what_comes_after_the_start_is_not_available_now(
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     ops.register(conn, queue, CONSUMER)
-    produce(conn, queue, "a")
-    produce(conn, queue, "b")
+    ops.insert_ticked(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "b")
     stream = reader(maxTicksPerTrigger="1")
     stream.prepareForTriggerAvailableNow()
-    produce(conn, queue, "too late")
+    ops.insert_ticked(conn, queue, "too late")
     start, end = plan(stream)
     assert payloads(stream, start, end) == ["a"]
     # Spark may overrule the options, but not the moment of the start.
@@ -269,7 +248,7 @@ def test_the_consumer_follows_what_is_committed_and_an_idle_stream_too(
 ) -> None:
     stream = reader()
     start, end = plan(stream)
-    produce(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "a")
     start, end = plan(stream, end)
     assert position(conn, queue) == start["tick"] < end["tick"]
     assert plan(stream, end) == (end, end)
@@ -301,9 +280,9 @@ def test_ticks_that_the_log_forgets_are_not_needed(
 ) -> None:
     stream = reader()
     start, _ = plan(stream)
-    produce(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "a")
     _, middle = plan(stream, start)
-    produce(conn, queue, "b")
+    ops.insert_ticked(conn, queue, "b")
     conn.execute("update pgq.tick_0 set tick_early = tick_id = %s", [middle["tick"]])
     ops.rotate_logs(conn)
     gone = "select count(*) from pgq.tick where tick_id = %s"
@@ -341,7 +320,7 @@ def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
 ) -> None:
     stream, start, end = planned(reader, conn, queue, "lost", failOnDataLoss="false")
     lose(conn, queue)
-    produce(conn, queue, "kept")
+    ops.insert_ticked(conn, queue, "kept")
 
     assert payloads(stream, start, end) == []
     start, end = plan(stream, end)
@@ -359,7 +338,7 @@ def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queu
     conn.execute("select pgq.drop_queue(%s, true)", [queue])
     conn.execute("select pgq.create_queue(%s)", [queue])
     for _ in range(5):
-        produce(conn, queue, "b")
+        ops.insert_ticked(conn, queue, "b")
     calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, end)]
     for call in calls:
         with pytest.raises(ForeignOffset, match=r"(?s)made\s+anew.*new checkpoint"):
@@ -455,7 +434,7 @@ def test_a_consumer_that_was_moved_on_is_refused(
 ) -> None:
     stream = reader()
     _, end = plan(stream)
-    newest = produce(conn, queue, "a")
+    newest = ops.insert_ticked(conn, queue, "a")
     conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, newest])
     with pytest.raises(ConsumerInUse, match=r"(?s)stands at tick \d+ already.*register_consumer"):
         plan(stream, end)
@@ -469,9 +448,9 @@ def test_a_consumer_that_was_moved_on_is_refused(
 def test_a_consumer_with_an_open_batch_is_refused(
     reader: MakeReader, conn: Connection, queue: str, told: str
 ) -> None:
-    produce(conn, queue, "earlier")
+    ops.insert_ticked(conn, queue, "earlier")
     ops.register(conn, queue, CONSUMER)
-    produce(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "a")
     batch = ops.next_batch(conn, queue, CONSUMER)
     with pytest.raises(ConsumerInUse, match=rf"(?s)has batch {batch}.*finish_batch\({batch}\)"):
         plan(reader(startingPosition=told))
@@ -481,7 +460,7 @@ def test_a_consumer_with_an_open_batch_is_refused(
 def test_a_lost_session_is_made_again(reader: MakeReader, conn: Connection, queue: str) -> None:
     stream = reader()
     start, _ = plan(stream)
-    produce(conn, queue, "a")
+    ops.insert_ticked(conn, queue, "a")
     kill = (
         "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
         " where application_name = 'pgqpy stream stream'"
@@ -499,7 +478,7 @@ def test_the_role_of_readers_is_enough(
     try:
         stream = reader(dsn=make_conninfo(dsn, user="streaming_reader"), maxEventsPerTrigger="10")
         start, _ = plan(stream)
-        produce(conn, queue, "a")
+        ops.insert_ticked(conn, queue, "a")
         start, end = plan(stream, start)
         assert payloads(stream, start, end) == ["a"]
         plan(stream, end)
@@ -527,34 +506,24 @@ def test_no_session_and_no_visible_password_goes_to_executors(
 # --- in Spark
 
 
-def stream_of(spark: SparkSession, dsn: str, queue: str, **options: str) -> DataFrame:
-    given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
-    return spark.readStream.format("pgq").options(**given).load()
-
-
 def test_available_now_takes_up_where_the_last_run_ended(
     spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: Path
 ) -> None:
     batches: list[list[str]] = []
 
     def run(**options: str) -> None:
-        query = (
-            stream_of(spark, dsn, queue, **options)
-            .writeStream.foreachBatch(
-                lambda df, _: batches.append(sorted(row.ev_data for row in df.collect()))
-            )
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
+        events = load(spark.readStream, dsn=dsn, queue=queue, consumer=CONSUMER, **options)
+        writer = events.writeStream.foreachBatch(
+            lambda df, _: batches.append(sorted(row.ev_data for row in df.collect()))
         )
-        query.awaitTermination()
+        run_once(writer, tmp_path)
 
     ops.register(conn, queue, CONSUMER)
     for part in ["ab", "c", "d"]:
-        produce(conn, queue, *part)
+        ops.insert_ticked(conn, queue, *part)
     run(maxTicksPerTrigger="2")
     assert batches == [["a", "b", "c"], ["d"]]
-    newest = produce(conn, queue, "e")
+    newest = ops.insert_ticked(conn, queue, "e")
     run()
     assert batches[2:] == [["e"]]
     # It stopped after it had asked whether there is more.
@@ -565,9 +534,9 @@ def test_a_running_query_brings_events_and_lets_the_consumer_follow(
     spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: Path
 ) -> None:
     ops.register(conn, queue, CONSUMER)
-    newest = produce(conn, queue, *(str(number) for number in range(1000)))
+    newest = ops.insert_ticked(conn, queue, *(str(number) for number in range(1000)))
     query = (
-        stream_of(spark, dsn, queue, numPartitions="2")
+        load(spark.readStream, dsn=dsn, queue=queue, consumer=CONSUMER, numPartitions=2)
         .groupBy("ev_type")
         .count()
         .writeStream.format("memory")
@@ -579,7 +548,7 @@ def test_a_running_query_brings_events_and_lets_the_consumer_follow(
     try:
         where = "select last_tick = %s from pgq.get_consumer_info(%s, %s)"
         eventually(conn, where, newest, queue, CONSUMER, patience=SPARK_PATIENCE)
-        newest = produce(conn, queue, "1", "2")
+        newest = ops.insert_ticked(conn, queue, "1", "2")
         eventually(conn, where, newest, queue, CONSUMER, patience=SPARK_PATIENCE)
         assert spark.table("counts").collect() == [("test", 1002)]
         assert query.lastProgress is not None
