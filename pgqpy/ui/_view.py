@@ -42,7 +42,7 @@ class Look:
 
 
 def digits(text: str, most: int = 18) -> int | None:
-    """Return the whole number that a text has in up to so many digits, or None."""
+    """Return the whole number that a text has in at most this number of digits, or None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= most else None
 
 
