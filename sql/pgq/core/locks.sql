@@ -73,6 +73,18 @@ as $$
            pg_catalog.pg_advisory_xact_lock(pgq._lock_key(i_key), i_queue_id);
 $$;
 
+create or replace function pgq._may_read_sequences(i_queue_id int4, i_seq regclass)
+returns boolean
+language sql
+as $$
+-- Returns whether a queue's sequences exist, and no other transaction is about to lock them until this one ends. Inlined.
+-- Parameters:
+--      i_seq   - one of them: the queue may have been dropped after the snapshot in which it was found. Its size is
+--                asked of the newest catalog
+    select pg_catalog.pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), i_queue_id)
+           and pg_catalog.pg_relation_size(i_seq) is not null;
+$$;
+
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)
 returns setof record
 language sql stable set search_path = pg_catalog, pg_temp

@@ -37,7 +37,7 @@ as $$
                     where tick_queue = q.queue_id and not tick_early and tick_id < newest.tick_id
                     order by tick_id desc limit 20) nominal) past on true
      cross join lateral pgq._count_events(q.queue_id, newest.tick_event_seq,
-                                          case when pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), q.queue_id)
+                                          case when pgq._may_read_sequences(q.queue_id, q.queue_event_seq_id)
                                                then pgq._event_seq_value(q.queue_event_seq_id) end) fresh (events)
      where i_queue_name is null or q.queue_name = i_queue_name
      order by q.queue_name;

@@ -165,7 +165,8 @@ begin
             target as materialized (
                 select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot
                   from pgq.queue
-                 where queue_id in (select ev_queue from taken)),
+                 where queue_id in (select ev_queue from taken)
+                   and (v_all or pg_relation_size(queue_slot_seq) is not null)),
             -- The queues of the other events were dropped, or their consumers unregistered.
             copied as (
                 insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,

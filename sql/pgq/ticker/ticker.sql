@@ -151,7 +151,7 @@ begin
      where case when i_queue_name is null
                 then not q.queue_external_ticker and not q.queue_ticker_paused
                 else q.queue_name = i_queue_name end
-       and (v_all or pg_try_advisory_xact_lock_shared(pgq._lock_key('sequences'), q.queue_id))
+       and (v_all or pgq._may_read_sequences(q.queue_id, q.queue_event_seq_id))
        and known.event_seq is distinct from s.event_seq
        and (i_idle
             or newest.tick_event_seq = s.event_seq is not true

@@ -83,6 +83,17 @@ def test_a_queue_that_an_open_transaction_changes_delays_no_tick_of_others(
     assert conn.execute(info).fetchall() == [(OTHER, False), (queue, False)]
 
 
+def test_a_queue_can_be_read_while_another_session_waits_to_drop_it(
+    connect: Connect, queue: str, calls: Calls
+) -> None:
+    reader, user = connect(autocommit=False), connect()
+    reader.execute("select * from pgq.get_queue_info()")
+    dropped = calls.begin(ops.value, user, "select pgq.drop_queue(%s)", queue)
+    reader.execute(f"select * from pgq_queue.{queue}".encode())
+    reader.commit()
+    assert dropped.result() == 1
+
+
 def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
     connect: Connect, queue: str, calls: Calls
 ) -> None:
