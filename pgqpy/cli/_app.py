@@ -45,10 +45,7 @@ COMMANDS = {
         "_consumers.spark:spark",
         "Compute in Spark (needs pgqpy[spark] and Java 17 or newer).",
     ),
-    "status": (
-        "_status.command:status",
-        "Show how queues and consumers are doing, and what is wrong.",
-    ),
+    "status": ("_status:status", "Show how queues and consumers are doing, and what is wrong."),
     "task": ("_tasks:task", "Push tasks, work on them, look at them, and repair them."),
     "ticker": ("_ticker:ticker", "Run the ticker in the foreground until SIGTERM or Ctrl-C."),
     "top": ("_top:top", "Watch queues, consumers, tasks, workers and problems on a full screen."),

@@ -21,7 +21,46 @@ REFUSED = "pgq.maint_refused"
 #: The name in pgq._lock_keys() of the lock by which a ticker leads.
 LEAD = "the ticker's lead"
 
+Find = Callable[[Judgement], Iterator[Finding]]
+_FIND: dict[str, Find] = {}
 
+
+def _of_queues(name: str, *needs: str) -> Callable[[Find], Check]:
+    """Make a function of the judgement a check."""
+
+    def declare(find: Find) -> Check:
+        def look(at: Look) -> Iterator[Finding]:
+            return find(at.judgement)
+
+        look.__doc__ = find.__doc__
+        _FIND[name] = find
+        return Check(name, look, needs)
+
+    return declare
+
+
+@_of_queues("maintenance", "pgq.ticker_failure")
+def maintenance(state: Judgement) -> Iterator[Finding]:
+    """What the ticker, or its maintenance, tried last and could not do (pgq.ticker_failure)."""
+    for failure in state.readings.failures:
+        if failure.operation == REFUSED:
+            yield warning(
+                f"{failure.error} (for {duration(failure.age)})",
+                "drop it if it is not yours; what maintenance runs must belong to the ticker's "
+                "role, to pgq_owner or to a superuser, and so must its schema",
+            )
+            continue
+        argument = f" of {failure.argument}" if failure.argument is not None else ""
+        yield problem(
+            f"the ticker has failed in {failure.operation}{argument} for {duration(failure.age)}: "
+            f"{failure.error}",
+            "remove the cause; the ticker tries again by itself, and does everything else "
+            "meanwhile",
+        )
+    yield ok("the ticker reports no failures")
+
+
+@_of_queues("ticks")
 def ticks(state: Judgement) -> Iterator[Finding]:
     """The age of each queue's last tick, with regard to its settings and its new events."""
     for queue in state.queues:
@@ -44,26 +83,7 @@ def ticks(state: Judgement) -> Iterator[Finding]:
     yield ok(f"ticks of {plural(len(state.queues), 'queue')} are on time{oldest}")
 
 
-def maintenance(state: Judgement) -> Iterator[Finding]:
-    """What the ticker, or its maintenance, tried last and could not do (pgq.ticker_failure)."""
-    for failure in state.readings.failures:
-        if failure.operation == REFUSED:
-            yield warning(
-                f"{failure.error} (for {duration(failure.age)})",
-                "drop it if it is not yours; what maintenance runs must belong to the ticker's "
-                "role, to pgq_owner or to a superuser, and so must its schema",
-            )
-            continue
-        argument = f" of {failure.argument}" if failure.argument is not None else ""
-        yield problem(
-            f"the ticker has failed in {failure.operation}{argument} for {duration(failure.age)}: "
-            f"{failure.error}",
-            "remove the cause; the ticker tries again by itself, and does everything else "
-            "meanwhile",
-        )
-    yield ok("the ticker reports no failures")
-
-
+@_of_queues("failing consumers", "pgq.failing_consumer")
 def failing_consumers(state: Judgement) -> Iterator[Finding]:
     """Consumers whose open batch has failed and is retried, with the error."""
     for queue in state.queues:
@@ -73,6 +93,7 @@ def failing_consumers(state: Judgement) -> Iterator[Finding]:
     yield ok(f"{plural(number, 'consumer')}, no batch fails")
 
 
+@_of_queues("stuck consumers")
 def stuck_consumers(state: Judgement) -> Iterator[Finding]:
     """Consumers behind that have neither opened nor finished a batch for long; worst first."""
     found: list[tuple[int, Finding]] = []
@@ -103,6 +124,7 @@ def stuck_consumers(state: Judgement) -> Iterator[Finding]:
     yield ok("all consumers that are behind work")
 
 
+@_of_queues("paused consumers", "pgq.get_paused_consumers(text)")
 def paused_consumers(state: Judgement) -> Iterator[Finding]:
     """Consumers and groups that are paused (pgq.pause_consumer), and what waits for them."""
     for queue in state.queues:
@@ -117,6 +139,7 @@ def paused_consumers(state: Judgement) -> Iterator[Finding]:
     yield ok("no consumer is paused")
 
 
+@_of_queues("parked keys", "pgq.get_group_info(text,text)")
 def parked_keys(state: Judgement) -> Iterator[Finding]:
     """Keys of consumer groups whose events are parked and not retried by themselves."""
     known = {queue.queue for queue in state.queues}
@@ -132,6 +155,7 @@ def parked_keys(state: Judgement) -> Iterator[Finding]:
     yield ok(f"{plural(len(state.readings.groups), 'group')}, no key waits for a decision")
 
 
+@_of_queues("rotation")
 def rotation(state: Judgement) -> Iterator[Finding]:
     """Whether event tables are rotated when that is due, and what each rotation waits for."""
     for queue in state.queues:
@@ -156,6 +180,7 @@ def rotation(state: Judgement) -> Iterator[Finding]:
     yield ok("no rotation that is due is held up")
 
 
+@_of_queues("foreign locks", "pgq.get_foreign_locks()")
 def foreign_locks(state: Judgement) -> Iterator[Finding]:
     """Advisory locks of ours that roles without any role of ours hold (pgq.get_foreign_locks)."""
     for lock in state.readings.foreign_locks:
@@ -176,6 +201,7 @@ def foreign_locks(state: Judgement) -> Iterator[Finding]:
     yield ok("only roles of pgq hold its advisory locks")
 
 
+@_of_queues("old transactions")
 def transactions(state: Judgement) -> Iterator[Finding]:
     """Old transactions that have written, also prepared ones: events and rotation wait for them."""
     for old in state.readings.transactions:
@@ -196,19 +222,6 @@ def transactions(state: Judgement) -> Iterator[Finding]:
                 f"end it, or: select pg_terminate_backend({old.name})",
             )
     yield ok(f"no transaction that has written is older than {duration(state.patience)}")
-
-
-QUEUES: dict[str, tuple[Callable[[Judgement], Iterator[Finding]], tuple[str, ...]]] = {
-    "maintenance": (maintenance, ("pgq.ticker_failure",)),
-    "ticks": (ticks, ()),
-    "failing consumers": (failing_consumers, ("pgq.failing_consumer",)),
-    "stuck consumers": (stuck_consumers, ()),
-    "paused consumers": (paused_consumers, ("pgq.get_paused_consumers(text)",)),
-    "parked keys": (parked_keys, ("pgq.get_group_info(text,text)",)),
-    "rotation": (rotation, ()),
-    "foreign locks": (foreign_locks, ("pgq.get_foreign_locks()",)),
-    "old transactions": (transactions, ()),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +247,11 @@ def status_of(state: Judgement) -> Status:
         readings.failures,
         [
             replace(finding, check=name)
-            for name, (look, _) in QUEUES.items()
-            for finding in look(state)
+            for name, find in _FIND.items()
+            for finding in find(state)
             if finding.verdict.rank >= Verdict.WARNING.rank
         ],
     )
-
-
-def _check(name: str) -> Check:
-    function, needs = QUEUES[name]
-
-    def look(at: Look) -> Iterator[Finding]:
-        return function(at.judgement)
-
-    look.__doc__ = function.__doc__
-    return Check(name, look, needs)
-
-
-CHECKS = {name: _check(name) for name in QUEUES}
 
 
 def _by_group(

@@ -262,6 +262,18 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskWorker:
+    """A worker: the number of its tasks, their queues, the start of the oldest attempt, and the end
+    of the first lease."""
+
+    claimant: str
+    tasks: int
+    queues: list[str]
+    since: datetime | None
+    lease: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """Everything that was read, before it is judged."""
 
@@ -323,6 +335,11 @@ def read_delayed(conn: Connection, queue: str) -> Delayed | None:
     if not may_read(conn, NEEDS[DELAYED]):
         return None
     return next(iter(_rows(conn, Delayed, DELAYED, [queue])), None)
+
+
+def task_workers(conn: Connection, most: int) -> list[TaskWorker]:
+    """Return the workers that have tasks now; an idle one is not known."""
+    return _rows(conn, TaskWorker, "select * from pgq_task.get_workers() limit %s", [most])
 
 
 def _rows(conn: Connection, kind: type[Row], statement: str, arguments: Any = None) -> list[Row]:

@@ -9,9 +9,8 @@ from typing import Any
 
 from pgqpy.doctor._history import SPAN, History
 from pgqpy.doctor._queues import Status, status_of
-from pgqpy.doctor._readings import read
+from pgqpy.doctor._readings import read, task_workers
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus, judge
-from pgqpy.doctor._workers import task_workers
 from pgqpy.tasks import Tasks
 from pgqpy.ui._view import Look, View
 

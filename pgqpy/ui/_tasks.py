@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy.cli._tasks.queue import PARAMETERS
-from pgqpy.doctor._workers import task_workers
+from pgqpy.doctor._readings import task_workers
 from pgqpy.errors import (
     InvalidParameter,
     PermissionDenied,

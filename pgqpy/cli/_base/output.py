@@ -93,10 +93,14 @@ def print_items(
         for each in items if each_a_line else [items]:
             print_json(each, indent=None if each_a_line else 2)
     elif items:
-        rows = [[_cell(item, each) for each in columns.values()] for item in items]
-        print_table([*columns], rows, cut=each_a_line)
+        print_rich(items_table(items, columns, cut=each_a_line))
     else:
         say(empty)
+
+
+def items_table(items: Sequence[Any], columns: Columns, *, cut: bool = False) -> Table:
+    rows = [[_cell(item, each) for each in columns.values()] for item in items]
+    return make_table([*columns], rows, cut=cut)
 
 
 def _cell(item: Any, column: str | Callable[[Any], Any]) -> Any:
@@ -105,10 +109,8 @@ def _cell(item: Any, column: str | Callable[[Any], Any]) -> Any:
     return item.get(column) if isinstance(item, dict) else getattr(item, column)
 
 
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
-) -> None:
-    print_rich(make_table(headings, rows, cut=cut))
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    print_rich(make_table(headings, rows))
 
 
 def print_pairs(*pairs: tuple[str, Any]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, LiteralString
+from functools import partial
+from typing import LiteralString
 
 import click
 
@@ -31,8 +32,8 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     Columns,
     console,
+    items_table,
     json_option,
-    make_table,
     print_items,
     print_json,
     say,
@@ -40,9 +41,6 @@ from pgqpy.cli._base.output import (
     shown,
     wants_json,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _NAMES: LiteralString = "select node_name from pgq_node.node_location where queue_name = %s"
 
@@ -169,25 +167,12 @@ def show_status(dsn: str, queue: str, watch: bool, every: float) -> None:
     """
     with interruptible():
         if watch:
-            show(lambda: _read(queue, dsn), _table, every=every)
+            show(lambda: _read(queue, dsn), partial(items_table, columns=COLUMNS), every=every)
             return
         found = _read(queue, dsn)
-        show(lambda: found, _table, every=None)
+        show(lambda: found, partial(items_table, columns=COLUMNS), every=None)
     if any(each.problem or each.error for each in found):
         click.get_current_context().exit(1)
-
-
-def _table(found: list[NodeStatus]) -> Table:
-    return make_table(
-        [*COLUMNS],
-        [
-            [
-                column(each) if callable(column) else getattr(each, column)
-                for column in COLUMNS.values()
-            ]
-            for each in found
-        ],
-    )
 
 
 def _read(queue: str, dsn: str) -> list[NodeStatus]:

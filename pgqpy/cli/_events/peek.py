@@ -58,44 +58,30 @@ SOME: LiteralString = f"""
 """
 HAS_MORE: LiteralString = "select count(*) = {most} from (select from {} limit {most}) found"
 
-# A transaction that began since then is not in the snapshot of the tick before.
-SINCE: LiteralString = (
-    COLUMNS
-    + f"""
-  from {{events}}
- where ev_time >= %(since)s
-   and ev_txid >= coalesce((
-           select split_part(t.tick_snapshot::text, ':', 1)::bigint
-             from pgq.tick t
-            where t.tick_queue = %(queue_id)s
-              and t.tick_time <= %(since)s
-            order by t.tick_id desc
-           offset 1
-            limit 1), 0)
-   and ev_txid <= {LAST}
-"""
-    + MATCHING
-    + "order by ev_id limit %(count)s"
-)
 
-# A tick reads the sequence before its snapshot, but after the tick before it was committed.
-FROM_ID: LiteralString = (
-    COLUMNS
-    + f"""
+def _from(place: LiteralString) -> LiteralString:
+    """Return events since two ticks before a place: a transaction that began since then is not in
+    the snapshot of the tick before, and a tick reads the sequence before its snapshot, but after
+    the tick before it was committed."""
+    return f"""
+{COLUMNS}
   from {{events}}
  where ev_txid >= coalesce((
            select split_part(t.tick_snapshot::text, ':', 1)::bigint
              from pgq.tick t
             where t.tick_queue = %(queue_id)s
-              and t.tick_event_seq < %(from_id)s
+              and {place}
             order by t.tick_id desc
            offset 1
             limit 1), 0)
    and ev_txid <= {LAST}
 """
-)
+
+
+FIRST: LiteralString = MATCHING + "order by ev_id limit %(count)s"
+SINCE: LiteralString = _from("t.tick_time <= %(since)s") + "and ev_time >= %(since)s" + FIRST
+FROM_ID: LiteralString = _from("t.tick_event_seq < %(from_id)s")
 ONE: LiteralString = FROM_ID + "and ev_id = %(from_id)s order by ev_txid limit 1"
-FIRST: LiteralString = FROM_ID + MATCHING + "order by ev_id limit %(count)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +133,12 @@ def newest(conn: Connection, queue: str, wanted: Wanted, *, most: int | None = N
 
 def since_then(conn: Connection, queue: str, since: datetime, wanted: Wanted) -> list[Event]:
     """Return the first events inserted since a time. Raises QueueNotFound."""
-    queue_id, events = _events(conn, queue)
-    given = asdict(wanted) | {"queue_id": queue_id, "since": since}
-    return _read(conn, sql.SQL(SINCE).format(events=events), given)
+    return _found(conn, queue, SINCE, asdict(wanted) | {"since": since})
 
 
 def from_id(conn: Connection, queue: str, wanted: Wanted) -> list[Event]:
     """Return the first events from ``wanted.from_id`` on. Raises QueueNotFound."""
-    queue_id, events = _events(conn, queue)
-    return _read(
-        conn, sql.SQL(FIRST).format(events=events), asdict(wanted) | {"queue_id": queue_id}
-    )
+    return _found(conn, queue, FROM_ID + FIRST, asdict(wanted))
 
 
 def of_ticks(conn: Connection, queue: str, first: int, last: int, wanted: Wanted) -> list[Event]:
@@ -168,17 +149,20 @@ def of_ticks(conn: Connection, queue: str, first: int, last: int, wanted: Wanted
         ).fetchone()
     assert text is not None
     # The text is a query built by pgqpy, complete with its literals.
-    statement = sql.SQL(
-        COLUMNS + "from ({}) e where true" + MATCHING + "order by ev_id limit %(count)s"
-    )
+    statement = sql.SQL(COLUMNS + "from ({}) e where true" + FIRST)
     return _read(conn, statement.format(sql.SQL(text.replace("%", "%%"))), asdict(wanted))
 
 
 def one(conn: Connection, queue: str, event_id: int, cut: int = UNCUT) -> Event | None:
     """Return a stored event by its id, ``cut`` characters of each field. Raises QueueNotFound."""
+    return next(iter(_found(conn, queue, ONE, {"from_id": event_id, "cut": cut})), None)
+
+
+def _found(
+    conn: Connection, queue: str, statement: LiteralString, given: dict[str, Any]
+) -> list[Event]:
     queue_id, events = _events(conn, queue)
-    given = {"queue_id": queue_id, "from_id": event_id, "cut": cut}
-    return next(iter(_read(conn, sql.SQL(ONE).format(events=events), given)), None)
+    return _read(conn, sql.SQL(statement).format(events=events), given | {"queue_id": queue_id})
 
 
 def _events(conn: Connection, queue: str) -> tuple[int, sql.Identifier]:

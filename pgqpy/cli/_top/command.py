@@ -25,9 +25,8 @@ from pgqpy.cli._top.tables import Opened, Reading, Table
 from pgqpy.connection import Connection
 from pgqpy.doctor._history import History
 from pgqpy.doctor._queues import status_of
-from pgqpy.doctor._readings import read
+from pgqpy.doctor._readings import read, task_workers
 from pgqpy.doctor._status import judge
-from pgqpy.doctor._workers import task_workers
 from pgqpy.errors import PermissionDenied
 from pgqpy.tasks import Tasks
 

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pgqpy._runtime.words import brief, plural, rate
-from pgqpy.cli._status.view import STYLES
+from pgqpy.cli._status import STYLES
 from pgqpy.cli._tasks.choice import compact
 from pgqpy.connection import Connection
 from pgqpy.doctor._queues import Status
+from pgqpy.doctor._readings import TaskWorker
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
-from pgqpy.doctor._workers import TaskWorker
 from pgqpy.tasks import TaskInfo, TaskQueueInfo, Tasks
 
 #: Tasks of an opened queue or worker.

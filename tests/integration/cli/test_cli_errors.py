@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 
-import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgqpy.embedded import Server
 from tests.fixtures.fix_cli import Cli, Spawn
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 
 COMMANDS = [
     *("queue list", "queue create q", "queue show q", "queue config q", "queue drop q"),
@@ -38,23 +37,19 @@ create view pgq.queue as select pgq.evil() as queue_name;
 
 
 def test_nothing_is_called_in_a_schema_that_another_role_has_made(
-    empty_cli: Cli, empty_dsn: str
+    make_role: MakeRole, empty_cli: Cli, connect: Connect
 ) -> None:
     """Any role may make it that may create schemas, and the user may be a superuser."""
-    with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        conn.execute("create role test_planter; create table ran (); grant insert on ran to public")
-        conn.execute("create schema pgq authorization test_planter")
-        try:
-            conn.execute("set role test_planter")
-            conn.execute(PLANTED)
-            conn.execute("reset role")
-            for command in COMMANDS:
-                result = empty_cli(*command.split())
-                assert result.exit_code != 0
-                assert "schema pgq belongs to role test_planter" in result.stderr
-                assert conn.execute("select from ran").fetchall() == []
-        finally:
-            conn.execute("reset role; drop owned by test_planter cascade; drop role test_planter")
+    planter, conn = make_role("planter"), connect(empty_cli.dsn)
+    conn.execute("create table ran (); grant insert on ran to public")
+    conn.execute(f"create schema pgq authorization {planter}; set role {planter}".encode())
+    conn.execute(PLANTED)
+    conn.execute("reset role")
+    for command in COMMANDS:
+        result = empty_cli(*command.split())
+        assert result.exit_code != 0
+        assert f"schema pgq belongs to role {planter}" in result.stderr
+        assert conn.execute("select from ran").fetchall() == []
 
 
 def test_a_console_that_cannot_be_served_says_what_to_do(cli: Cli) -> None:
@@ -125,30 +120,26 @@ def test_what_is_wrong_with_a_rewind_is_said_of_the_database_that_it_is_wrong_wi
 
 
 def test_a_missing_right_names_the_role_and_granting_it_helps(
-    cli: Cli, server: Server, conn: Connection, queue: str
+    cli: Cli, server: Server, conn: Connection, queue: str, make_role: MakeRole
 ) -> None:
-    user = f'the "{conn.info.dbname}" user'
-    conn.execute(sql.SQL("create role {} login").format(sql.Identifier(user)))
+    user = make_role('"odd" user')
     dsn = server.dsn_of(conn.info.dbname, user)
-    quoted = user.replace('"', '""')
-    try:
-        # Any role may ask for the status.
-        assert cli.json("status", "--dsn", dsn)["queues"][0]["retry_events"] is None
-        for role, command in (
-            ("pgq_reader", f"consumer register {queue} c"),
-            ("pgq_reader", f"event peek {queue}"),
-            ("pgq_writer", f"event insert {queue} t d"),
-            ("pgq_admin", "queue create other"),
-            ("pgq_admin", "queue drop other"),
-        ):
-            said = cli.fails(*command.split(), "--dsn", dsn)
-            assert f'grant {role} to "{quoted}"' in said
-            names = [sql.Identifier(name) for name in (role, user)]
-            conn.execute(sql.SQL("grant {} to {}").format(*names))
-            cli.ok(*command.split(), "--dsn", dsn)
-            conn.execute(sql.SQL("revoke {} from {}").format(*names))
-    finally:
-        conn.execute(sql.SQL("drop role {}").format(sql.Identifier(user)))
+    # Any role may ask for the status.
+    assert cli.json("status", "--dsn", dsn)["queues"][0]["retry_events"] is None
+    for role, command in (
+        ("pgq_reader", f"consumer register {queue} c"),
+        ("pgq_reader", f"event peek {queue}"),
+        ("pgq_writer", f"event insert {queue} t d"),
+        ("pgq_admin", "queue create other"),
+        ("pgq_admin", "queue drop other"),
+    ):
+        said = cli.fails(*command.split(), "--dsn", dsn)
+        quoted = user.replace('"', '""')
+        assert f'grant {role} to "{quoted}"' in said
+        names = [sql.Identifier(name) for name in (role, user)]
+        conn.execute(sql.SQL("grant {} to {}").format(*names))
+        cli.ok(*command.split(), "--dsn", dsn)
+        conn.execute(sql.SQL("revoke {} from {}").format(*names))
 
 
 def test_debug_shows_the_traceback_before_the_error(cli: Cli) -> None:

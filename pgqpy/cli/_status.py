@@ -1,19 +1,24 @@
-"""A status on a terminal: one table of queues and their consumers, then the problems."""
+"""``pgqpy status``: queues, their consumers, and the problems, once or repeatedly."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pgqpy._runtime.words import brief, duration, plural, printable, rate
-from pgqpy.cli._base.output import empty_table, shown
+from pgqpy.cli._base.arguments import any_queue_argument
+from pgqpy.cli._base.command import Command, stuck_after_option, watch_options
+from pgqpy.cli._base.output import empty_table, json_option, show, shown
+from pgqpy.connection import Connection
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.doctor import Finding
-from pgqpy.doctor._queues import Status
-from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus
+from pgqpy.doctor._queues import Status, status_of
+from pgqpy.doctor._readings import read
+from pgqpy.doctor._status import ConsumerState, ConsumerStatus, QueueState, QueueStatus, judge
 
 #: Consumers and queues by their states, the worst last.
 STYLES = {
@@ -27,6 +32,34 @@ STYLES = {
     QueueState.EXTERNAL: "cyan",
     QueueState.NO_TICKER: "bold red",
 }
+
+
+@click.command(cls=Command, role="pgq_reader")
+@any_queue_argument
+@watch_options
+@stuck_after_option
+@json_option
+def status(
+    conn: Connection, queue: str | None, watch: bool, every: float, stuck_after: float
+) -> None:
+    """Show how queues and consumers are doing, and what is wrong.
+
+    A queue's line shows the events per second, the events that no tick covers yet, and the age and
+    number of its last tick. The lines below it are its consumers: their pending events and the age
+    of their position. Problems are listed under the table with their remedies: no ticker, stuck
+    consumers, blocked rotation, transactions left open. `pgqpy doctor` checks more.
+
+    Examples:
+      pgqpy status
+      pgqpy status flights --watch
+      pgqpy status --json | jq '.queues[] | {queue, unticked_events}'
+    """
+    patience = timedelta(seconds=stuck_after)
+    show(
+        lambda: status_of(judge(read(conn, queue, patience), patience)),
+        render,
+        every=every if watch else None,
+    )
 
 
 def render(status: Status) -> RenderableType:
