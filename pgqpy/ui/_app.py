@@ -302,7 +302,6 @@ class _Console:
 
         def write(visit: Visit) -> str:
             values = self._values(request, view, visit, viewer.role)
-            values |= self._around(visit, viewer.role)
             look = self._look(request, visit)
             if refused:
                 # With the preview that the form is in.
@@ -341,9 +340,7 @@ class _Console:
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _act(self, request: Request, view: View, viewer: Viewer) -> Response:
-        form = await _form(request)
-        if not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console. Load it again.")
+        _, form = await self._own_form(request, viewer)
         name = form.get("action", "")
         if name not in view.actions:
             raise HTTPException(400, "There is no such action.")
@@ -380,19 +377,24 @@ class _Console:
         )
         return response
 
+    async def _own_form(
+        self, request: Request, viewer: Viewer | None = None
+    ) -> tuple[Viewer, Mapping[str, str]]:
+        """Return the viewer, and a form that a page of the console has given to this one."""
+        form = await _form(request)
+        viewer = viewer or await self.sign_in.viewer(request)
+        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
+            raise HTTPException(403, "This form is not from a page of the console. Load it again.")
+        return viewer, form
+
     def _look(self, request: Request, visit: Visit) -> Look:
         return Look(visit, request.query_params, self.history, self.patience, self.masks)
 
     def _values(
         self, request: Request, view: View, visit: Visit, role: str | None
     ) -> dict[str, Any]:
-        return self._frame(request) | {
-            "view": view,
-            "database": visit.database,
-            "role": visit.role,
-            "read_only": visit.read_only,
-            "changes": self.changes.of_role.get(role, []),
-        }
+        own = {"view": view, "changes": self.changes.of_role.get(role, [])}
+        return self._frame(request) | self._around(visit, role) | own
 
     def _around(self, visit: Visit, role: str | None) -> dict[str, Any]:
         """Return what is around the pages of a role."""
@@ -472,10 +474,7 @@ class _Console:
 
     async def stop(self, request: Request) -> Response:
         """Stop the viewer's change of many things; what it has changed stays changed."""
-        form = await _form(request)
-        viewer = await self.sign_in.viewer(request)
-        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console.")
+        viewer, form = await self._own_form(request)
         if change := self.changes.running(viewer.role):
             change.stop = True
             given = {"change": change.title}
@@ -487,10 +486,7 @@ class _Console:
         return RedirectResponse(f"{_root(request)}/{page if is_ours else ''}", 303)
 
     async def sign_out(self, request: Request) -> Response:
-        form = await _form(request)
-        viewer = await self.sign_in.viewer(request)
-        if viewer is None or not self.sign_in.is_own_form(request, viewer, form.get("csrf", "")):
-            raise HTTPException(403, "This form is not from a page of the console.")
+        viewer, _ = await self._own_form(request)
         response = self._error(request, 200, "You have signed out", "Close this tab.")
         self.sign_in.forget(response, request, viewer)
         return response

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy.errors import PermissionDenied
@@ -51,15 +50,14 @@ def log(visit: Visit, action: str, given: Mapping[str, str], count: int | None) 
 
 
 def audit(look: Look) -> dict[str, Any]:
-    conn = look.visit.conn
-    if conn.execute(MAY_READ).fetchone() != (True,):
+    # An error if it does not exist.
+    if look.visit.conn.execute(MAY_READ).fetchone() != (True,):
         raise PermissionDenied(
             f"role {look.visit.role} may not read the log of actions",
             hint="members of pgq_admin may",
         )
     given = {name: look.query.get(name, "").replace("\0", "") for name in ("role", "text")}
-    with conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(READ, given | {"limit": SHOWN}).fetchall()
+    found = look.visit.rows(READ, given | {"limit": SHOWN})
     return {"given": given, "found": found, "most": SHOWN}
 
 

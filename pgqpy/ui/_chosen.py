@@ -160,9 +160,8 @@ CHANGES = {
 
 def allowed(look: Look) -> dict[str, Change]:
     """Return the changes that are offered to the viewer."""
-    if look.visit.read_only:
-        return {}
-    return {name: each for name, each in CHANGES.items() if look.visit.may_call(each.function)}
+    may = look.visit.may_change_by
+    return {name: each for name, each in CHANGES.items() if may(each.function)}
 
 
 def fields(given: Mapping[str, str]) -> dict[str, str]:

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
-
-from psycopg.rows import dict_row
 
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
@@ -17,13 +14,15 @@ from pgqpy.doctor._status import ConsumerStatus
 from pgqpy.errors import ConsumerNotRegistered, InvalidParameter, PgqError
 from pgqpy.models import GroupInfo, Start
 from pgqpy.ui._overview import read_status
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, Look, View, address, digits
 
 WORST = ("stuck", "failing", "behind", "paused", "ok")
-SEEK = "pgq.register_consumer_at(text, text, bigint)"
-UNREGISTER = "pgq.unregister_consumer(text, text)"
-PAUSE = "pgq.pause_consumer(text, text)"
-RESIZE = "pgq.resize_group(text, text, integer)"
+CHANGES = {
+    "seek": "pgq.register_consumer_at(text, text, bigint)",
+    "unregister": "pgq.unregister_consumer(text, text)",
+    "pause": "pgq.pause_consumer(text, text)",
+    "resize": "pgq.resize_group(text, text, integer)",
+}
 
 # The oldest tick that is kept, the position, and the newest one.
 PLACES = """
@@ -92,15 +91,6 @@ def consumer(look: Look) -> dict[str, Any]:
     itself = next((each for each in status.consumers if each.consumer == name), None)
     if group is None and itself is None:
         raise ConsumerNotRegistered(f"queue {queue!r} has no consumer {name!r}")
-    may = {
-        action: not look.visit.read_only and look.visit.may_call(function)
-        for action, function in {
-            "seek": SEEK,
-            "unregister": UNREGISTER,
-            "pause": PAUSE,
-            "resize": RESIZE,
-        }.items()
-    }
     members = [each for each in status.consumers if _is(each, queue, name, group)]
     values: dict[str, Any] = {
         "queue": status,
@@ -115,7 +105,7 @@ def consumer(look: Look) -> dict[str, Any]:
         "sessions": [],
         "to": look.query.get("to", ""),
         "preview": None,
-        "may": may,
+        "may": {name: look.visit.may_change_by(each) for name, each in CHANGES.items()},
         "main": main_consumer(look.visit.conn, queue, name),
     }
     if group is not None:
@@ -124,10 +114,9 @@ def consumer(look: Look) -> dict[str, Any]:
         values["parked"] = admin.get_parked_keys(queue, name)
     else:
         assert itself is not None
-        with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-            values["place"] = cursor.execute(PLACES, [itself.last_tick, queue]).fetchone()
-            named = {"name": f"pgqpy {name}", "batch": str(itself.current_batch or "none")}
-            values["sessions"] = cursor.execute(SESSIONS, named).fetchall()
+        values["place"] = next(iter(look.visit.rows(PLACES, [itself.last_tick, queue])), None)
+        named = {"name": f"pgqpy {name}", "batch": str(itself.current_batch or "none")}
+        values["sessions"] = look.visit.rows(SESSIONS, named)
         if values["to"]:
             # Not while the page is only kept up to date.
             values["preview"] = partial(_preview, look, queue, itself, values["to"])
@@ -159,7 +148,7 @@ def _names(look: Look) -> tuple[str, str]:
 
 
 def _groups(look: Look, queue: str | None, name: str | None = None) -> list[GroupInfo]:
-    if not look.visit.may_call("pgq.get_group_info(text, text)"):
+    if not look.visit.may("pgq.get_group_info(text, text)"):
         return []
     found = GroupAdmin(look.visit.conn).get_group_info(queue)
     return [each for each in found if name is None or each.group_name == name]
@@ -175,12 +164,10 @@ def _group_of(queue: str, consumer: str, groups: list[GroupInfo]) -> str | None:
 
 def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> _Move:
     """Return the tick for a place, and what a move there reads again or skips."""
-    start: int | Start
+    start: int | Start | None = digits(to)
     if to in ("first", "now"):
         start = "first" if to == "first" else "now"
-    elif to.isascii() and to.isdigit() and len(to) < 19:
-        start = int(to)
-    else:
+    elif start is None:
         try:
             time = datetime.fromisoformat(to)
         except ValueError:
@@ -210,9 +197,8 @@ def seek(look: Look, form: Mapping[str, str]) -> Done:
         )
     Admin(look.visit.conn).register_consumer_at(queue, name, move.tick)
     does = f"{move.verb} {plural(move.number, 'event')}"
-    return Done(
-        f"moved {name} from tick {at.last_tick} to {move.tick}: {does}", page_of(queue, name)
-    )
+    told = f"moved {name} from tick {at.last_tick} to {move.tick}: {does}"
+    return Done(told, address("consumer", queue=queue, name=name))
 
 
 def pause(look: Look, form: Mapping[str, str]) -> Done:
@@ -260,11 +246,6 @@ def unpark(look: Look, form: Mapping[str, str]) -> Done:
     if not GroupAdmin(look.visit.conn).unpark_key(queue, name, key):
         raise InvalidParameter(f"key {key} of group {name} is not parked any more")
     return Done(f"key {key} is tried again now", count=1)
-
-
-def page_of(queue: str, name: str) -> str:
-    """Return the page of a consumer or group."""
-    return f"/consumer?{urlencode({'queue': queue, 'name': name})}"
 
 
 VIEWS = [

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 
 from pgqpy._runtime.planted import OURS, PLANTED, planted_schema
 from pgqpy.connection import Connection, connect
+from pgqpy.doctor._readings import may_read
 from pgqpy.errors import ConnectionFailed, PermissionDenied, PgqError, translate_errors
 from pgqpy.ui._mask import read_flat_json
 
@@ -76,10 +78,21 @@ class Visit:
     #: What it has of the needs of views.
     has: Collection[str] = ()
 
-    def may_call(self, *functions: str) -> bool:
-        """Whether the role may execute functions; each is named with its arguments' types."""
-        ask = "select bool_and(has_function_privilege(f, 'execute')) from unnest(%s::text[]) f"
-        return self.conn.execute(ask, [list(functions)]).fetchone() == (True,)
+    def may(self, name: str) -> bool:
+        """Whether the role may read a relation, or call a function, named with its arguments'
+        types."""
+        return may_read(self.conn, name)
+
+    def may_change_by(self, function: str) -> bool:
+        """Whether what calls this function is offered."""
+        return not self.read_only and self.may(function)
+
+    def rows(
+        self, statement: str, arguments: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a statement, by column."""
+        with self.conn.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(statement.encode(), arguments).fetchall()
 
 
 class Database:

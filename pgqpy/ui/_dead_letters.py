@@ -7,9 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlencode
-
-from psycopg.rows import dict_row
 
 from pgqpy._runtime.words import plural
 from pgqpy.connection import Connection
@@ -17,7 +14,7 @@ from pgqpy.dead_letters import _WHERE, DeadLetters
 from pgqpy.errors import InvalidParameter, PgqError
 from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
-from pgqpy.ui._view import Bulk, Done, Look, View
+from pgqpy.ui._view import Bulk, Done, Look, View, address
 
 #: Letters on the page; the newest of those found, which are grouped.
 SHOWN, GROUPED = 50, 10_000
@@ -53,7 +50,6 @@ select array(select dl_id from pgq.dead_letter {_WHERE} and dl_id <= %(newest)s
 COUNT = f"""
 select count(*), max(dl_id) from pgq.dead_letter {_WHERE}
 """
-MAY_SEE_RETRIES = "select has_table_privilege('pgq.waiting_event', 'select')"
 RETRIES = """
 select q.queue_name as queue, c.co_name as consumer, w.due, w.ev_id, w.ev_type,
        coalesce(w.ev_retry, 0) as retries
@@ -75,12 +71,10 @@ class DeadLetterNotFound(PgqError):
 def dead_letters(look: Look) -> dict[str, Any]:
     which = _filter(look.query)
     given = asdict(which)
-    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(LIST.encode(), given | {"limit": GROUPED}).fetchall()
-        retries = None
-        if look.visit.conn.execute(MAY_SEE_RETRIES).fetchone() == (True,):
-            limits = {"queue": which.queue, "limit": SHOWN}
-            retries = cursor.execute(RETRIES, limits).fetchall()
+    found = look.visit.rows(LIST, given | {"limit": GROUPED})
+    retries = None
+    if look.visit.may("pgq.waiting_event"):
+        retries = look.visit.rows(RETRIES, {"queue": which.queue, "limit": SHOWN})
     return {
         "given": {name: look.query.get(name, "") for name in FIELDS},
         "found": found[:SHOWN],
@@ -91,7 +85,7 @@ def dead_letters(look: Look) -> dict[str, Any]:
         "preview": look.query.get("preview") if look.query.get("preview") in CHANGES else None,
         # Not while the page is only kept up to date.
         "count": lambda: _count(look.visit.conn, which)[0],
-        "may": _may(look),
+        "may": look.visit.may_change_by(REPLAY),
         # What is masked must not be changed unseen.
         "may_patch": not look.masks,
     }
@@ -99,15 +93,15 @@ def dead_letters(look: Look) -> dict[str, Any]:
 
 def dead_letter(look: Look) -> dict[str, Any]:
     letter = _letter(look)
-    data = letter.event.data or ""
+    data, may = letter.event.data or "", look.visit.may_change_by(REPLAY)
     return {
         "letter": letter,
         "is_cut": len(data) > LONGEST,
         "data": data[:LONGEST],
         "longest": LONGEST,
         # A masked payload cannot be edited: the mask would be written.
-        "may_edit": not look.masks and len(data) <= LONGEST and _may(look),
-        "may": _may(look),
+        "may_edit": not look.masks and len(data) <= LONGEST and may,
+        "may": may,
     }
 
 
@@ -127,10 +121,6 @@ def _groups(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(groups.values(), key=lambda group: -group["count"])[:LARGEST]
 
 
-def _may(look: Look) -> bool:
-    return not look.visit.read_only and look.visit.may_call(REPLAY)
-
-
 def _filter(given: Mapping[str, str]) -> DeadLetterFilter:
     queue, consumer, event_type, reason = (
         given.get(name, "").replace("\0", "") or None for name in FIELDS
@@ -146,20 +136,13 @@ def _count(conn: Connection, which: DeadLetterFilter) -> tuple[int, int]:
 
 def _letter(look: Look) -> DeadLetterInfo:
     """Return a letter, with the pieces of its texts that are shown."""
-    text = look.query.get("id", "")
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        which = {"id": int(text), "cut": LONGEST + 1}
-        for row in look.visit.conn.execute(ONE, which).fetchall():
-            fields = [*row[:8], Event(*row[8:])]
-            return DeadLetterInfo(*fields)
+    for row in look.visit.conn.execute(ONE, {"id": look.id, "cut": LONGEST + 1}).fetchall():
+        fields = [*row[:8], Event(*row[8:])]
+        return DeadLetterInfo(*fields)
     raise DeadLetterNotFound(
-        f"there is no dead letter {text}", hint="it was replayed or purged, or you may not read it"
+        f"there is no dead letter {look.query.get('id', '')}",
+        hint="it was replayed or purged, or you may not read it",
     )
-
-
-def page_of(queue: str) -> str:
-    """Return the page of a queue's dead letters."""
-    return f"/dead_letters?{urlencode({'queue': queue})}"
 
 
 def replay(look: Look, form: Mapping[str, str]) -> Done:
@@ -218,7 +201,8 @@ def change_one(
     def act(look: Look, form: Mapping[str, str]) -> Done:
         letter = _letter(look)
         change(DeadLetters(look.visit.conn), DeadLetterFilter(ids=[letter.id]))
-        return Done(f"{past} dead letter {letter.id}", page_of(letter.queue), 1)
+        page = address("dead_letters", queue=letter.queue)
+        return Done(f"{past} dead letter {letter.id}", page, 1)
 
     return act
 
@@ -246,7 +230,7 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
     DeadLetters(look.visit.conn).replay(DeadLetterFilter(ids=[letter.id]), data=data)
     return Done(
         f"replayed event {letter.event.id} with the new payload to {letter.consumer}",
-        page_of(letter.queue),
+        address("dead_letters", queue=letter.queue),
         1,
     )
 

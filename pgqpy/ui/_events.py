@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
-from urllib.parse import urlencode
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.event import EVENT_STATES, details
@@ -29,7 +28,7 @@ from pgqpy.event import Event
 from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, require_flat, text_masked
-from pgqpy.ui._view import Done, File, Look, View
+from pgqpy.ui._view import Done, File, Look, View, address
 
 #: Events on a page, and in a file.
 SHOWN, LOADED = 100, 1000
@@ -243,12 +242,7 @@ def insert(look: Look, form: Mapping[str, str]) -> Done:
     number = Producer(look.name).insert_event(
         look.visit.conn, form["type"], form.get("data") or None, **extras
     )
-    return Done(f"inserted event {number} into {look.name}", page_of(look.name))
-
-
-def page_of(queue: str, **conditions: object) -> str:
-    """Return the page of a queue's events."""
-    return f"/events?{urlencode({'name': queue, **conditions})}"
+    return Done(f"inserted event {number} into {look.name}", address("events", name=look.name))
 
 
 VIEWS = [

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
-from urllib.parse import urlencode
 
-from psycopg.rows import class_row
-
-from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, PgqError, translate_errors
 from pgqpy.tasks import FlowStep
 from pgqpy.ui._graph import BOXES, Box, draw
 from pgqpy.ui._piece import IN_LIST, piece
-from pgqpy.ui._view import Look, View
+from pgqpy.ui._view import Look, View, address
 
 #: Steps that are drawn singly, steps in the table.
 SINGLE, LISTED = 40, 200
@@ -44,7 +40,7 @@ def boxes(steps: list[FlowStep]) -> list[Box]:
         key = at, step.nr if single else name
         if key not in found:
             found[key] = len(drawn)
-            drawn.append(Box(at, rows[at], name, url=address(step) if single else ""))
+            drawn.append(Box(at, rows[at], name, url=page_of(step) if single else ""))
             states.append(Counter())
             rows[at] += 1
         box_of[step.nr] = found[key]
@@ -58,44 +54,36 @@ def boxes(steps: list[FlowStep]) -> list[Box]:
     return drawn
 
 
-def address(step: FlowStep) -> str:
+def page_of(step: FlowStep) -> str:
     """Return the page of a step's task."""
     if step.state in ("finished", "removed"):
-        return f"/finished_task?{urlencode({'name': step.queue, 'id': step.id})}"
-    return f"/task?id={step.id}"
+        return address("finished_task", name=step.queue, id=step.id)
+    return address("task", id=step.id)
 
 
 def flow(look: Look) -> dict[str, Any]:
-    text = look.query.get("id", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise _unknown(text)
     try:
-        with look.visit.conn.transaction():
-            steps = _steps(look.visit.conn, int(text))
+        if look.id is None:
+            raise InvalidTask("a flow has a number")
+        with look.visit.conn.transaction(), translate_errors():
+            found = look.visit.rows(STEPS, IN_LIST | {"flow": look.id})
     except InvalidTask:
-        raise _unknown(text) from None
+        raise FlowNotFound(
+            f"there is no flow {look.query.get('id', ''):.80}",
+            hint="a flow is known until a day after its end",
+        ) from None
+    steps = [FlowStep(**each) for each in found]
     return {
-        "id": text,
+        "id": look.id,
         "steps": steps[:LISTED],
         "total": len(steps),
         "states": Counter(step.state or "not readable" for step in steps),
         "boxes": boxes(steps),
         "most": BOXES,
         "draw": draw,
-        "address": address,
+        "address": page_of,
         "tones": TONES,
     }
-
-
-def _steps(conn: Connection, number: int) -> list[FlowStep]:
-    with translate_errors(), conn.cursor(row_factory=class_row(FlowStep)) as cursor:
-        return cursor.execute(STEPS.encode(), IN_LIST | {"flow": number}).fetchall()
-
-
-def _unknown(text: str) -> FlowNotFound:
-    return FlowNotFound(
-        f"there is no flow {text:.80}", hint="a flow is known until a day after its end"
-    )
 
 
 VIEWS = [View("flow", "Flow", flow, menu="task_queues")]

@@ -81,12 +81,12 @@ def overview(look: Look) -> dict[str, Any]:
     lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
     rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
     tasks, workers = None, None
-    if look.visit.may_call(TASK_SIZES):
+    if look.visit.may(TASK_SIZES):
         tasks = Tasks(look.visit.conn).queues(max_count=COUNTED)
         tasks.sort(key=lambda each: (each.oldest or status.server.time, each.queue_name))
         if not any(each.claimed for each in tasks):
             workers = 0
-        elif look.visit.may_call(WORKERS):
+        elif look.visit.may(WORKERS):
             workers = len(task_workers(look.visit.conn, COUNTED))
     return {
         "status": status,

@@ -8,8 +8,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from psycopg.rows import class_row
-
 from pgqpy.errors import InvalidTask, PgqError
 from pgqpy.tasks import PeriodicInfo, Tasks
 from pgqpy.tasks._jobs.periodic import Cron
@@ -59,23 +57,14 @@ class Schedule:
 
 def schedules(look: Look) -> list[Schedule]:
     """Return all of them, by name."""
-    return [Schedule.of(each) for each in _read(look, IN_LIST)]
-
-
-def _read(look: Look, limits: dict[str, int]) -> list[PeriodicInfo]:
-    with look.visit.conn.cursor(row_factory=class_row(PeriodicInfo)) as cursor:
-        return cursor.execute(PERIODIC.encode(), limits).fetchall()
+    return [Schedule.of(PeriodicInfo(**each)) for each in look.visit.rows(PERIODIC, IN_LIST)]
 
 
 def periodic(look: Look) -> dict[str, Any]:
-    for each in _read(look, ON_PAGE):
-        if each.name == look.name:
-            may = {
-                name
-                for name, function in CHANGES.items()
-                if not look.visit.read_only and look.visit.may_call(function)
-            }
-            return {"schedule": Schedule.of(each, SHOWN), "may": may}
+    for each in look.visit.rows(PERIODIC, ON_PAGE):
+        if each["name"] == look.name:
+            may = {name for name, each in CHANGES.items() if look.visit.may_change_by(each)}
+            return {"schedule": Schedule.of(PeriodicInfo(**each), SHOWN), "may": may}
     raise PeriodicTaskNotFound(
         f"there is no periodic task {look.name!r:.80}",
         hint="it was dropped; a worker whose program has it creates it when it starts",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlencode
-
-from psycopg.rows import dict_row
 
 from pgqpy.errors import TaskQueueNotFound
 from pgqpy.ui._graph import BOXES, Box, draw
 from pgqpy.ui._overview import COUNTED
-from pgqpy.ui._view import Look, View
+from pgqpy.ui._view import Look, View, address
 
 GET_STATIONS = "pgq_task.get_stations(text)"
 #: Pipelines in the list.
@@ -54,10 +51,7 @@ STATES = ("available", "claimed", "scheduled", "held", "stopped")
 
 def pipelines(look: Look) -> list[dict[str, Any]]:
     """Return pipelines of which workers were seen, with their numbers of stations."""
-    if not look.visit.may_call(GET_STATIONS):
-        return []
-    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(PIPELINES, [LISTED]).fetchall()
+    return look.visit.rows(PIPELINES, [LISTED]) if look.visit.may(GET_STATIONS) else []
 
 
 def pipeline_of(look: Look) -> str | None:
@@ -68,11 +62,8 @@ def pipeline_of(look: Look) -> str | None:
 
 
 def pipeline(look: Look) -> dict[str, Any]:
-    found = []
-    if look.visit.may_call(GET_STATIONS):
-        which = {"pipeline": look.name, "boxes": BOXES, "counted": COUNTED}
-        with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-            found = cursor.execute(STATIONS, which).fetchall()
+    which = {"pipeline": look.name, "boxes": BOXES, "counted": COUNTED}
+    found = look.visit.rows(STATIONS, which) if look.visit.may(GET_STATIONS) else []
     if not found:
         raise TaskQueueNotFound(
             f"no station of a pipeline {look.name:.80} is known",
@@ -156,7 +147,7 @@ def _fill(box: Box, station: Mapping[str, Any]) -> None:
     elif station["claimed"]:
         box.tone = "good"
     box.lines = (shown[0], ", ".join(shown[1:]))
-    box.url = f"/task_queue?{urlencode({'name': station['queue_name']})}"
+    box.url = address("task_queue", name=station["queue_name"])
 
 
 VIEWS = [View("pipeline", "Pipeline", pipeline, menu="task_queues")]

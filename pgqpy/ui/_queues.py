@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlencode
-
-from psycopg.rows import dict_row
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.queue import PARAMETERS
 from pgqpy.errors import InvalidParameter, PermissionDenied, translate_errors
 from pgqpy.ui._overview import Line, read_status
 from pgqpy.ui._piece import CUT
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, Look, View, address
 
 #: The event tables: which one is written now, and their sizes.
 TABLES = """
@@ -55,6 +52,7 @@ select q.queue_name,
  cross join generate_series(0, q.queue_ntables - 1) n
  group by q.queue_name
 """
+CREATE = "pgq.create_queue(text)"
 SWITCHES = ("ticker_paused", "external_ticker", "disable_insert")
 
 
@@ -63,12 +61,12 @@ def queues(look: Look) -> dict[str, Any]:
     return {
         "lines": [Line(each, look.history) for each in status.queues],
         "sizes": dict(look.visit.conn.execute(SIZES).fetchall()),
-        "may_create": not look.visit.read_only and look.visit.may_call("pgq.create_queue(text)"),
+        "may_create": look.visit.may_change_by(CREATE),
     }
 
 
 def queue(look: Look) -> dict[str, Any]:
-    conn, name = look.visit.conn, look.name
+    visit, conn, name = look.visit, look.visit.conn, look.name
     status = read_status(look, name)
     [info] = status.queues
     may, grants = True, []
@@ -77,39 +75,32 @@ def queue(look: Look) -> dict[str, Any]:
             grants = Admin(conn).get_queue_grants(name)
     except PermissionDenied:
         may = False
-    with conn.cursor(row_factory=dict_row) as cursor:
-        delayed = []
-        if info.delayed_events:
-            # Without the right to read their number is all that is shown.
-            with suppress(PermissionDenied), conn.transaction(), translate_errors():
-                delayed = cursor.execute(DELAYED, [CUT, name, NEXT]).fetchall()
-        return {
-            "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
-            "line": Line(info, look.history),
-            "queue": info,
-            "delayed": delayed,
-            "tables": cursor.execute(TABLES, [name]).fetchall(),
-            "kept": cursor.execute(KEPT, [name]).fetchone(),
-            "settings": cursor.execute(SETTINGS.encode(), [name]).fetchone(),
-            "meanings": PARAMETERS,
-            "switches": SWITCHES,
-            "grants": grants,
-            "is_admin": may,
-            "may_change": may and not look.visit.read_only,
-        }
-
-
-def page_of(name: str) -> str:
-    """Return the page of a queue."""
-    return f"/queue?{urlencode({'name': name})}"
+    delayed = []
+    if info.delayed_events:
+        # Without the right to read their number is all that is shown.
+        with suppress(PermissionDenied), conn.transaction(), translate_errors():
+            delayed = visit.rows(DELAYED, [CUT, name, NEXT])
+    return {
+        "alerts": [each for each in status.alerts if each.message.startswith(f"{name}: ")],
+        "line": Line(info, look.history),
+        "queue": info,
+        "delayed": delayed,
+        "tables": visit.rows(TABLES, [name]),
+        "kept": visit.rows(KEPT, [name])[0],
+        "settings": visit.rows(SETTINGS, [name])[0],
+        "meanings": PARAMETERS,
+        "switches": SWITCHES,
+        "grants": grants,
+        "is_admin": may,
+        "may_change": may and not visit.read_only,
+    }
 
 
 def create(look: Look, form: Mapping[str, str]) -> Done:
     name = form.get("name", "").strip()
     created = Admin(look.visit.conn).create_queue(name)
-    return Done(
-        f"created queue {name}" if created else f"queue {name} exists already", page_of(name)
-    )
+    told = f"created queue {name}" if created else f"queue {name} exists already"
+    return Done(told, address("queue", name=name))
 
 
 def changed_in(form: Mapping[str, str], names: Iterable[str]) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from psycopg.rows import dict_row
-
 from pgqpy.doctor import examine
 from pgqpy.doctor._server import HURTS
 from pgqpy.doctor._storage import DEAD_ROWS, SEQUENCES
@@ -95,25 +93,22 @@ select name, concat_ws(' ', reset_val, unit) as value, reset_val <> harmless as 
 
 
 def server(look: Look) -> dict[str, Any]:
-    conn, status = look.visit.conn, read_status(look)
+    conn, rows, status = look.visit.conn, look.visit.rows, read_status(look)
     sequences = conn.execute(SEQUENCES, [list(ALL_SCHEMAS)]).fetchall()
     harmless, _, why, _ = zip(*HURTS.values(), strict=True)
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return {
-            "alerts": [each for each in status.alerts if each.check in CHECKS],
-            "tickers": cursor.execute(TICKERS, {"leader": status.server.ticker_pid}).fetchall(),
-            "ticks": cursor.execute(TICKS, [SHOWN]).fetchall(),
-            "holders": cursor.execute(HOLDERS, [SHOWN]).fetchall(),
-            "relations": cursor.execute(RELATIONS, [list(ALL_SCHEMAS), SHOWN]).fetchall(),
-            "sequences": [each for each in sequences if each[2]][:3],
-            "dead_rows": DEAD_ROWS,
-            "hidden": sum(not seen for *_, seen, _ in sequences),
-            "settings": cursor.execute(
-                SETTINGS, [list(HURTS), list(harmless), list(why)]
-            ).fetchall(),
-            # Not while the page is only kept up to date.
-            "examine": partial(examine, conn, stuck_after=look.patience),
-        }
+    return {
+        "alerts": [each for each in status.alerts if each.check in CHECKS],
+        "tickers": rows(TICKERS, {"leader": status.server.ticker_pid}),
+        "ticks": rows(TICKS, [SHOWN]),
+        "holders": rows(HOLDERS, [SHOWN]),
+        "relations": rows(RELATIONS, [list(ALL_SCHEMAS), SHOWN]),
+        "sequences": [each for each in sequences if each[2]][:3],
+        "dead_rows": DEAD_ROWS,
+        "hidden": sum(not seen for *_, seen, _ in sequences),
+        "settings": rows(SETTINGS, [list(HURTS), list(harmless), list(why)]),
+        # Not while the page is only kept up to date.
+        "examine": partial(examine, conn, stuck_after=look.patience),
+    }
 
 
 VIEWS = [View("database", "Ticker & database", server, menu="database")]

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg.rows import dict_row
-
 from pgqpy.admin import Admin
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.errors import InvalidParameter, translate_errors
@@ -76,24 +74,21 @@ NEEDED = {
     "sequences": ("pgq_ext.replica_sequence", SEQUENCES),
     "remote": ("pgq_ext.progress", REMOTE),
 }
-MAY_READ = "select has_table_privilege(%s, 'select')"
 
 
 def spark(look: Look) -> dict[str, Any]:
-    conn = look.visit.conn
-    values: dict[str, Any] = {}
-    with conn.cursor(row_factory=dict_row) as cursor:
-        sessions = cursor.execute(SESSIONS.encode(), [SHOWN]).fetchall()
-        for name, (relation, statement) in NEEDED.items():
-            may = conn.execute(MAY_READ, [relation]).fetchone() == (True,)
-            # None: the role may not see it.
-            values[name] = cursor.execute(statement, [SHOWN]).fetchall() if may else None
-    work = [each | _work(each["name"]) for each in sessions]
+    visit = look.visit
+    # None: the role may not see it.
+    values: dict[str, Any] = {
+        name: visit.rows(statement, [SHOWN]) if visit.may(relation) else None
+        for name, (relation, statement) in NEEDED.items()
+    }
+    work = [each | _work(each["name"]) for each in visit.rows(SESSIONS, [SHOWN])]
     streaming = {each["consumer"] for each in work if each["what"] == "stream"}
     archives = {
         (each["queue"], each["consumer"], each["path"]) for each in work if each["path"] is not None
     }
-    infos = Admin(conn).get_consumer_info() if streaming or archives else ()
+    infos = Admin(visit.conn).get_consumer_info() if streaming or archives else ()
     found = {(each.queue_name, each.consumer_name): each for each in infos}
     return values | {
         "sessions": work,
@@ -107,7 +102,7 @@ def spark(look: Look) -> dict[str, Any]:
             }
             for queue, consumer, path in sorted(archives)
         ],
-        "may_forget": not look.visit.read_only and look.visit.may_call(FORGET),
+        "may_forget": visit.may_change_by(FORGET),
     }
 
 

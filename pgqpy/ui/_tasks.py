@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy.cli._tasks.queue import PARAMETERS
@@ -29,7 +27,7 @@ from pgqpy.ui._overview import COUNTED, TASK_SIZES, WORKERS
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
 from pgqpy.ui._queues import changed_in, require_name
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, Look, View, address, digits
 
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
@@ -75,8 +73,8 @@ class TaskNotFound(PgqError):
 def task_queues(look: Look) -> dict[str, Any]:
     _require(look)
     # None: the role may not look at tasks.
-    workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may_call(WORKERS) else None
-    may_list = look.visit.may_call("pgq_task.list_flows(integer)")
+    workers = task_workers(look.visit.conn, LARGEST + 1) if look.visit.may(WORKERS) else None
+    may_list = look.visit.may("pgq_task.list_flows(integer)")
     flows = Tasks(look.visit.conn).flows(LARGEST + 1) if may_list else []
     return {
         "tasks": Tasks(look.visit.conn).queues(max_count=COUNTED),
@@ -86,40 +84,38 @@ def task_queues(look: Look) -> dict[str, Any]:
         "more_flows": len(flows) > LARGEST,
         "workers": workers and workers[:LARGEST],
         "more_workers": len(workers or ()) > LARGEST,
-        "may_create": not look.visit.read_only and look.visit.may_call(CREATE),
+        "may_create": look.visit.may_change_by(CREATE),
     }
 
 
 def task_queue(look: Look) -> dict[str, Any]:
     _require(look)
-    conn, name = look.visit.conn, look.name
+    visit, conn, name = look.visit, look.visit.conn, look.name
     tasks = Tasks(conn)
     if "*" in name:
         raise TaskQueueNotFound(f"queue {name!r} does not exist: * stands for several")
     [info] = tasks.queues(name, max_count=COUNTED)
     problem, found, groups, done = None, [], [], []
-    may_read = info.total is not None and look.visit.may_call(LIST)
-    with conn.cursor(row_factory=dict_row) as cursor:
-        settings = cursor.execute(SETTINGS.encode(), [name]).fetchone()
-        if may_read:
-            try:
-                with conn.transaction(), translate_errors():
-                    which = IN_LIST | {
-                        "queue": name,
-                        "filter": Jsonb(_chosen.conditions(look.query)),
-                        "grouped": GROUPED,
-                    }
-                    found = cursor.execute(TASKS.encode(), which | {"most": SHOWN + 1}).fetchall()
-                    if len(found) <= SHOWN:
-                        # All of them: to find them once more may take long.
-                        which["filter"] = Jsonb({"ids": [each["id"] for each in found]})
-                    groups = cursor.execute(GROUPS, which | {"most": LARGEST}).fetchall()
-            except PgqError as error:
-                problem = error
-            if info.keep:
-                last = IN_LIST | {"queue": name, "most": FINISHED, "ids": None}
-                done = cursor.execute(FINISHED_TASKS.encode(), last).fetchall()
-    may_read_limits = look.visit.may_call(GET_LIMITS)
+    may_read = info.total is not None and visit.may(LIST)
+    if may_read:
+        try:
+            with conn.transaction(), translate_errors():
+                which = IN_LIST | {
+                    "queue": name,
+                    "filter": Jsonb(_chosen.conditions(look.query)),
+                    "grouped": GROUPED,
+                }
+                found = visit.rows(TASKS, which | {"most": SHOWN + 1})
+                if len(found) <= SHOWN:
+                    # All of them: to find them once more may take long.
+                    which["filter"] = Jsonb({"ids": [each["id"] for each in found]})
+                groups = visit.rows(GROUPS, which | {"most": LARGEST})
+        except PgqError as error:
+            problem = error
+        if info.keep:
+            last = IN_LIST | {"queue": name, "most": FINISHED, "ids": None}
+            done = visit.rows(FINISHED_TASKS, last)
+    may_read_limits = visit.may(GET_LIMITS)
     changes = allowed(look)
     preview = changes.get(look.query.get("preview", "")) if found else None
     return {
@@ -139,7 +135,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         "done": done,
         "limits": next(iter(tasks.limits(name)), None) if may_read_limits else None,
         "limit_names": LIMITS,
-        "settings": settings,
+        "settings": visit.rows(SETTINGS, [name])[0],
         "meanings": PARAMETERS,
         "changes_of": _offered(changes, any(each["origin"] for each in found)),
         "preview": look.query.get("preview") if preview else None,
@@ -147,7 +143,7 @@ def task_queue(look: Look) -> dict[str, Any]:
         # Not while the page is only kept up to date.
         "count": lambda: _chosen.count(conn, name, look.query),
         "most": _chosen.MOST,
-        "may_configure": may_read_limits and not look.visit.read_only,
+        "may_configure": may_read_limits and not visit.read_only,
     }
 
 
@@ -172,18 +168,11 @@ def _exists(look: Look, queue: str) -> bool:
     return [each.queue_name for each in found] == [queue]
 
 
-def page_of(queue: str) -> str:
-    """Return the page of a task queue."""
-    return f"/task_queue?{urlencode({'name': queue})}"
-
-
 def create(look: Look, form: Mapping[str, str]) -> Done:
     name = form.get("name", "").strip()
     created = Tasks(look.visit.conn).create_queue(name)
-    return Done(
-        f"created task queue {name}" if created else f"task queue {name} exists already",
-        page_of(name),
-    )
+    told = f"created task queue {name}" if created else f"task queue {name} exists already"
+    return Done(told, address("task_queue", name=name))
 
 
 def configure(look: Look, form: Mapping[str, str]) -> Done:
@@ -196,7 +185,7 @@ def configure(look: Look, form: Mapping[str, str]) -> Done:
 def limit(look: Look, form: Mapping[str, str]) -> Done:
     given = {name: form.get(name, "").strip() for name in LIMITS}
     for name, text in given.items():
-        if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+        if text and digits(text, 9) is None:
             raise InvalidParameter(
                 f"{name} is {text!r:.80}", hint="give a whole number, or nothing: no limit"
             )
@@ -230,18 +219,14 @@ def drop(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def task(look: Look) -> dict[str, Any]:
-    conn = look.visit.conn
     which = ON_PAGE | {"queue": None, "filter": Jsonb({"ids": [_id(look)]}), "most": 1}
-    with conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(TASKS.encode(), which).fetchone()
-    if found is None:
-        raise _gone(look)
+    found = _one(look, TASKS, which)
     payload = found["payload"]
     # A mask would be written, and a part would be all that is left.
     may_edit = not look.masks and len(payload) <= LONGEST and read_flat_json(payload) != UNREADABLE
     return {
         "task": found,
-        "progress": _progress(Tasks(conn), found["id"]),
+        "progress": _progress(Tasks(look.visit.conn), found["id"]),
         "failures": [
             each | {"at": datetime.fromisoformat(each["at"])} for each in found["failures"] or ()
         ],
@@ -279,7 +264,9 @@ def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:
                 hint="a worker has it, it has left the queue, or it came from no other queue",
             )
         stays = bool(tasks.list(filter={"ids": [number]}, payloads=False))
-        return Done(f"{change.past} task {number}", "" if stays else page_of(queue), 1)
+        return Done(
+            f"{change.past} task {number}", "" if stays else address("task_queue", name=queue), 1
+        )
 
     return act
 
@@ -287,17 +274,16 @@ def change_one(name: str) -> Callable[[Look, Mapping[str, str]], Done]:
 def cancel(look: Look, form: Mapping[str, str]) -> Done:
     gone = Tasks(look.visit.conn).cancel(_id(look), _chosen.CANCELLED)
     told = "deleted: no worker had it" if gone else "its worker is told"
-    return Done(
-        f"cancelled task {_id(look)}: {told}", page_of(form.get("queue", "")) if gone else "", 1
-    )
+    page = address("task_queue", name=form.get("queue", "")) if gone else ""
+    return Done(f"cancelled task {_id(look)}: {told}", page, 1)
 
 
 def edit(look: Look, form: Mapping[str, str]) -> Done:
     """Give the task another payload, if it is as the viewer has seen it."""
     if look.masks:
         raise InvalidParameter("payloads are masked here, so they cannot be edited")
-    version = form.get("version", "")
-    if not (version.isascii() and version.isdigit() and len(version) < 10):
+    version = digits(form.get("version", ""), 9)
+    if version is None:
         raise InvalidParameter("the version of the task is missing", hint="load the page again")
     try:
         payload = json.loads(form.get("payload", ""))
@@ -305,21 +291,17 @@ def edit(look: Look, form: Mapping[str, str]) -> Done:
         raise InvalidParameter(
             f"the new payload is no JSON: {error}", hint="nothing was changed"
         ) from None
-    changed = {"id": _id(look), "version": int(version), "payload": payload}
+    changed = {"id": _id(look), "version": version, "payload": payload}
     Tasks(look.visit.conn).modify(changes=[changed])
     return Done(f"task {_id(look)} has another payload", count=1)
 
 
 def finished_task(look: Look) -> dict[str, Any]:
     which = ON_PAGE | {"queue": look.name, "most": 1, "ids": [_id(look)]}
-    with look.visit.conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(FINISHED_TASKS.encode(), which).fetchone()
-    if found is None:
-        raise _gone(look)
     return {
-        "task": found,
+        "task": _one(look, FINISHED_TASKS, which),
         "longest": LONGEST,
-        "may_replay": not look.visit.read_only and look.visit.may_call(REPLAY),
+        "may_replay": look.visit.may_change_by(REPLAY),
     }
 
 
@@ -331,15 +313,20 @@ def replay(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def _require(look: Look) -> None:
-    if not look.visit.may_call(TASK_SIZES):
+    if not look.visit.may(TASK_SIZES):
         raise PermissionDenied(f"role {look.visit.role} may not look at task queues")
 
 
+def _one(look: Look, statement: str, which: Mapping[str, Any]) -> dict[str, Any]:
+    for each in look.visit.rows(statement, which):
+        return each
+    raise _gone(look)
+
+
 def _id(look: Look) -> int:
-    text = look.query.get("id", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    if look.id is None:
         raise _gone(look)
-    return int(text)
+    return look.id
 
 
 def _gone(look: Look) -> TaskNotFound:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from pgqpy.connection import Connection
 from pgqpy.doctor._history import History
@@ -28,6 +29,21 @@ class Look:
     def name(self) -> str:
         """The name of the queue, or what else the page is about."""
         return self.query.get("name", "")
+
+    @property
+    def id(self) -> int | None:
+        """The number of what the page is about; None if it is no number."""
+        return digits(self.query.get("id", ""))
+
+
+def digits(text: str, most: int = 18) -> int | None:
+    """Return the whole number that a text has in up to so many digits, or None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most else None
+
+
+def address(path: str, **query: object) -> str:
+    """Return the address of a page."""
+    return f"/{path}?{urlencode(query)}"
 
 
 @dataclass(frozen=True, slots=True)

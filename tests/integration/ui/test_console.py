@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from itertools import product
 from typing import Any, LiteralString
 from urllib.parse import quote, urlencode
 
@@ -20,6 +20,7 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui import Look, View, _app, _overview
 from pgqpy.ui._database import Database, Visit
 from pgqpy.ui._page import fragments
+from tests.fixtures import fix_console
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import (
     HOST,
@@ -33,31 +34,23 @@ from tests.fixtures.fix_console import (
     serving,
     watching,
 )
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 
 EVIL = "<script>alert(1)</script>"
-ADMIN, READER, STRANGER = "ui_test_admin", "ui_test_reader", "ui_test_stranger"
-WRITER = "ui_test_writer"
+ADMIN, READER, WRITER = "test_admin", "test_reader", "test_writer"
+STRANGER = "test_stranger"
 
 
 @pytest.fixture
-def roles(conn: Connection) -> Iterator[None]:
+def roles(make_role: MakeRole) -> None:
     """An administrator, a reader, a writer, and a role without any right."""
-    conn.execute(
-        f"create role {ADMIN} in role pgq_admin;"
-        f"create role {READER} in role pgq_reader;"
-        f"create role {WRITER} in role pgq_writer;"
-        f"create role {STRANGER}".encode()
-    )
-    yield
-    everyone = f"{ADMIN}, {READER}, {WRITER}, {STRANGER}"
-    conn.execute(f"drop owned by {everyone} cascade; drop role {everyone}".encode())
+    make_role("stranger")
+    for name in ("admin", "reader", "writer"):
+        make_role(name, f"pgq_{name}")
 
 
 def get(client: Client, url: str, role: str = ADMIN, status: int = 200) -> str:
-    answer = client.get(url, headers={ROLE: role})
-    assert answer.status_code == status, answer.text
-    return answer.text
+    return fix_console.get(client, url, role, status)
 
 
 def names(conn: Connection) -> list[str]:
@@ -125,9 +118,9 @@ def test_text_of_the_database_is_never_markup(
 
 
 def test_no_text_turns_around_what_is_after_it(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    odd, client, tasks = "a\u202eb\u2066c", console(dsn), Tasks(conn)
+    odd, tasks = "a\u202eb\u2066c", Tasks(conn)
     Admin(conn).create_queue(odd)
     conn.execute("select pgq.register_consumer_at(%s, %s, 1)", [odd, odd])
     number = ops.value(conn, "select pgq.insert_event(%s, %s, %s)", odd, odd, odd)
@@ -176,10 +169,7 @@ def test_an_unknown_queue_task_or_page_is_said_to_be_unknown(
     assert "no such page" in get(client, "/nope", status=404)
 
 
-def test_actions_call_the_functions_of_sql(
-    dsn: str, conn: Connection, roles: None, console: Console
-) -> None:
-    client = console(dsn)
+def test_actions_call_the_functions_of_sql(conn: Connection, roles: None, client: Client) -> None:
     done = post(client, "/queues", ADMIN, action="create", name="orders & more")
     assert done.status_code == 303
     page = done.headers["location"]
@@ -211,9 +201,9 @@ def test_actions_call_the_functions_of_sql(
 
 
 def test_a_form_that_is_refused_keeps_what_was_typed(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, tasks = console(dsn), Tasks(conn)
+    tasks = Tasks(conn)
     tasks.create_queue("mails")
     number = tasks.push("mails", {"a": 1})
     conn.execute(
@@ -258,14 +248,13 @@ def test_a_form_that_is_refused_keeps_what_was_typed(
 
 
 def test_what_a_role_may_not_do_is_not_offered_and_refused_by_postgresql(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, page = console(dsn), f"/queue?name={queue}"
+    page = f"/queue?name={queue}"
     assert "New queue" in get(client, "/queues")
-    assert "New queue" not in get(client, "/queues", READER)
     assert 'value="drop"' in get(client, page)
-    for role in (READER, STRANGER):
-        assert 'value="drop"' not in get(client, page, role)
+    for url, role in product(("/queues", page), (READER, STRANGER)):
+        assert 'name="action"' not in get(client, url, role)
     # A page that was loaded before the right was revoked.
     conn.execute("select pgq.grant_queue(%s, '{admin}', %s)", [queue, READER])
     form = csrf(get(client, page, READER))
@@ -311,7 +300,7 @@ def test_the_menu_offers_what_a_role_may_see_on_pages_of_errors_too(
             assert offered(wrong) == menu
             # What keeps a page up to date would ask for this one.
             assert "console.js" not in wrong
-    assert offered(get(client, "/", "ui_test_nobody", 403)) == set()
+    assert offered(get(client, "/", "test_nobody", 403)) == set()
 
 
 def test_pages_prepare_their_statements_and_survive_an_upgrade_of_the_schema(
@@ -342,9 +331,9 @@ def test_the_menu_stays_if_the_database_is_lost(mortal: Server, console: Console
 
 
 def test_tasks_of_a_restricted_queue_are_shown_to_roles_with_the_right(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    tasks, client = Tasks(conn), console(dsn)
+    tasks = Tasks(conn)
     tasks.create_queue("mails")
     number = tasks.push("mails", "a secret")
     conn.execute("select pgq_task.restrict_queue('mails')")
@@ -356,9 +345,9 @@ def test_tasks_of_a_restricted_queue_are_shown_to_roles_with_the_right(
 
 
 def test_a_task_is_sent_back_cancelled_or_deleted(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    tasks, client = Tasks(conn), console(dsn)
+    tasks = Tasks(conn)
     tasks.create_queue("mails")
     numbers = [tasks.push("mails", each) for each in "abc"]
     [first] = tasks.claim("mails", max_tasks=1, random=False)
@@ -375,9 +364,8 @@ def test_a_task_is_sent_back_cancelled_or_deleted(
 
 
 def test_actions_are_logged_with_their_role_in_their_transaction(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client = console(dsn)
     post(client, "/queues", ADMIN, action="create", name="orders")
     post(client, "/events?name=orders", ADMIN, action="insert", type="a", data="4711-0815")
     failed = post(client, f"/queue?name={queue}", ADMIN, action="drop", confirm="other")
@@ -405,9 +393,9 @@ def test_actions_are_logged_with_their_role_in_their_transaction(
 
 
 def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
-    dsn: str, conn: Connection, queue: str, roles: None, console: Console
+    conn: Connection, queue: str, roles: None, client: Client
 ) -> None:
-    client, page = console(dsn), f"/queue?name={queue}&url.name=decoy"
+    page = f"/queue?name={queue}&url.name=decoy"
     fields = {"action": "disable_insert", "value": "true", "name": "decoy", "url.name": "decoy"}
     assert post(client, page, ADMIN, **fields).status_code == 303
     Tasks(conn).create_queue("mails")
@@ -421,19 +409,18 @@ def test_the_log_of_an_action_names_what_it_has_changed_whatever_its_form_says(
 
 
 def test_a_name_writes_no_line_of_its_own_into_the_log_of_the_application(
-    dsn: str, conn: Connection, roles: None, console: Console, caplog: pytest.LogCaptureFixture
+    conn: Connection, roles: None, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "pgqpy")
     odd = "a\nERROR forged\x1b[2J"
-    assert post(console(dsn), "/queues", ADMIN, action="create", name=odd).status_code == 303
+    assert post(client, "/queues", ADMIN, action="create", name=odd).status_code == 303
     [said] = [each for each in caplog.messages if "created queue" in each]
     assert said.isprintable()
 
 
 def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
-    client = console(dsn)
     post(client, "/queues", ADMIN, action="create", name="orders")
     nested = "[" * 2000 + "]" * 2000
     for odd in ("[]", "3", nested, f'{{"a": {nested}}}', f'{{"a": {"1" * 5000}}}', "{}"):
@@ -446,10 +433,10 @@ def test_nothing_that_a_role_writes_into_the_log_hides_the_rest(
 
 
 def test_an_action_whose_note_would_be_too_long_is_not_done(
-    dsn: str, conn: Connection, roles: None, console: Console
+    conn: Connection, roles: None, client: Client
 ) -> None:
     many = {f"x{n}": "x" * 200 for n in range(100)}
-    refused = post(console(dsn), "/queues", ADMIN, action="create", name="orders", **many)
+    refused = post(client, "/queues", ADMIN, action="create", name="orders", **many)
     assert refused.status_code == 409
     assert "log_action: a note of" in refused.text
     assert Admin(conn).get_queue_info() == []
@@ -530,27 +517,21 @@ def test_a_role_that_asks_for_much_lets_others_in_between(dsn: str, roles: None)
 
 
 def test_a_schema_that_another_role_has_made_meanwhile_is_not_used(
-    server: Server, conn: Connection, console: Console
+    make_role: MakeRole, empty_dsn: str, connect: Connect, console: Console
 ) -> None:
-    conn.execute("create role ui_test_mallory login")
-    conn.execute("create database test_bare")
-    try:
-        conn.execute("grant create on database test_bare to ui_test_mallory")
-        client = console(server.dsn_of("test_bare"))
-        assert "does not exist" in get(client, "/audit", "postgres", 500)
-        with psycopg.connect(server.dsn_of("test_bare", "ui_test_mallory")) as mallory:
-            mallory.execute("create schema pgq")
-            mallory.execute("create table pgq.action_log (al_id bigint)")
-        assert "belongs to role ui_test_mallory" in get(client, "/audit", "postgres", 500)
-    finally:
-        conn.execute("drop database test_bare with (force)")
-        conn.execute("drop role ui_test_mallory")
+    client, mallory, there = console(empty_dsn), make_role("mallory"), connect(empty_dsn)
+    assert "does not exist" in get(client, "/audit", "postgres", 500)
+    there.execute(
+        f"create schema pgq authorization {mallory}; set session authorization {mallory};"
+        "create table pgq.action_log (al_id bigint)".encode()
+    )
+    assert f"belongs to role {mallory}" in get(client, "/audit", "postgres", 500)
 
 
 def test_a_view_takes_as_many_statements_for_many_queues_as_for_one(
-    dsn: str, conn: Connection, roles: None, console: Console, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, roles: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, tasks = console(dsn), Tasks(conn)
+    tasks = Tasks(conn)
     statements = 0
     execute = psycopg.Cursor.execute
 

@@ -10,13 +10,8 @@ import pytest
 import pgqpy
 from pgqpy.admin import Admin, GroupAdmin
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_console import OWNER, Client, Console, get, post
+from tests.fixtures.fix_console import OWNER, Client, get, post
 from tests.fixtures.fix_db import Connect, Connection
-
-
-@pytest.fixture
-def client(dsn: str, console: Console) -> Client:
-    return console(dsn)
 
 
 @pytest.fixture

@@ -10,15 +10,10 @@ import pytest
 from pgqpy.admin import Admin
 from pgqpy.ui import _dead_letters
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, Console, csrf, get, post
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, csrf, get, post
+from tests.fixtures.fix_db import Connection, MakeRole
 
 COUNT = "select count(*) from pgq.dead_letter"
-
-
-@pytest.fixture
-def client(dsn: str, console: Console) -> Client:
-    return console(dsn)
 
 
 def give_up(conn: Connection, queue: str, count: int, data: str = '{"id": 1}') -> list[int]:
@@ -40,7 +35,7 @@ def give_up(conn: Connection, queue: str, count: int, data: str = '{"id": 1}') -
 
 
 def test_dead_letters_are_grouped_by_error_and_found(
-    conn: Connection, queue: str, client: Client
+    conn: Connection, queue: str, client: Client, make_role: MakeRole
 ) -> None:
     first, *_ = give_up(conn, queue, 3)
     page = get(client, "/dead_letters")
@@ -57,12 +52,9 @@ def test_dead_letters_are_grouped_by_error_and_found(
     for wrong in ("0", "x", "9" * 30):
         get(client, f"/dead_letter?id={wrong}", status=404)
     Admin(conn).restrict_queue(queue)
-    conn.execute("create role ui_test_reader in role pgq_reader")
-    try:
-        assert "/dead_letter?" not in get(client, "/dead_letters", role="ui_test_reader")
-        get(client, f"/dead_letter?id={first}", status=404, role="ui_test_reader")
-    finally:
-        conn.execute("drop role ui_test_reader")
+    reader = make_role("reader", "pgq_reader")
+    assert "/dead_letter?" not in get(client, "/dead_letters", reader)
+    get(client, f"/dead_letter?id={first}", reader, 404)
 
 
 def test_one_is_replayed_edited_or_purged(conn: Connection, queue: str, client: Client) -> None:

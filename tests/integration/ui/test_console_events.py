@@ -16,7 +16,7 @@ from pgqpy.producer import Producer
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_console import OWNER, ROLE, Client, Console, get, post
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connection, MakeRole
 
 
 def add(conn: Connection, queue: str, data: str | None, ev_type: str = "order") -> int:
@@ -189,49 +189,40 @@ def test_the_page_of_an_event_says_where_it_is_for_each_consumer(
 
 
 def test_an_event_is_inserted_by_roles_that_may(
-    conn: Connection, queue: str, client: Client
+    conn: Connection, queue: str, client: Client, make_role: MakeRole
 ) -> None:
     page = f"/events?name={queue}"
-    for role, group in (("ui_test_reader", "pgq_reader"), ("ui_test_writer", "pgq_writer")):
-        conn.execute(f"create role {role} in role {group}".encode())
-    try:
-        assert 'name="action"' not in get(client, page, "ui_test_reader")
-        fields = {"action": "insert", "type": "order", "data": '{"id": 3}', "extra2": "b"}
-        assert post(client, page, "ui_test_writer", **fields).status_code == 303
-        assert post(client, page, OWNER, action="insert", type="").status_code == 409
-        # Of a restricted queue a role without the right sees nothing.
-        admin = Admin(conn)
-        admin.restrict_queue(queue)
-        for role in ("ui_test_reader", "ui_test_writer"):
-            assert "&#34;id&#34;" not in get(client, page, role)
-            assert 'name="action"' not in get(client, page, role)
-    finally:
-        conn.execute("drop role ui_test_reader, ui_test_writer")
+    reader, writer = make_role("reader", "pgq_reader"), make_role("writer", "pgq_writer")
+    assert 'name="action"' not in get(client, page, reader)
+    fields = {"action": "insert", "type": "order", "data": '{"id": 3}', "extra2": "b"}
+    assert post(client, page, writer, **fields).status_code == 303
+    assert post(client, page, OWNER, action="insert", type="").status_code == 409
+    # Of a restricted queue a role without the right sees nothing.
+    Admin(conn).restrict_queue(queue)
+    for role in (reader, writer):
+        assert "&#34;id&#34;" not in get(client, page, role)
+        assert 'name="action"' not in get(client, page, role)
     rows = conn.execute("select ev_type, ev_data, ev_extra1, ev_extra2 from pgq.event_template")
     assert rows.fetchall() == [("order", '{"id": 3}', None, "b")]
 
 
 def test_a_role_that_may_only_read_events_sees_one_without_its_places(
-    conn: Connection, queue: str, client: Client
+    conn: Connection, queue: str, client: Client, make_role: MakeRole
 ) -> None:
-    number, admin = add(conn, queue, "a secret"), Admin(conn)
+    number, writer = add(conn, queue, "a secret"), make_role("writer", "pgq_writer")
     page = f"/event?name={queue}&id={number}"
-    conn.execute("create role ui_test_writer in role pgq_writer")
-    try:
-        assert "a secret" not in get(client, page, "ui_test_writer", 403)
-        # Nothing is offered that would be refused.
-        assert "download=" not in get(client, f"/events?name={queue}", "ui_test_writer")
-        admin.grant_queue(queue, ["read"], "ui_test_writer")
-        seen = get(client, page, "ui_test_writer")
-        assert "a secret" in seen
-        assert "You may not see that." in seen
-        get(client, f"{page}0", "ui_test_writer", 404)
-    finally:
-        conn.execute("drop owned by ui_test_writer; drop role ui_test_writer")
+    assert "a secret" not in get(client, page, writer, 403)
+    # Nothing is offered that would be refused.
+    assert "download=" not in get(client, f"/events?name={queue}", writer)
+    Admin(conn).grant_queue(queue, ["read"], writer)
+    seen = get(client, page, writer)
+    assert "a secret" in seen
+    assert "You may not see that." in seen
+    get(client, f"{page}0", writer, 404)
 
 
 def test_the_page_of_a_queue_lists_the_delayed_events_that_are_due_next(
-    conn: Connection, queue: str, client: Client
+    conn: Connection, queue: str, client: Client, make_role: MakeRole
 ) -> None:
     page = f"/queue?name={queue}"
     assert "Delayed events" not in get(client, page)
@@ -246,16 +237,13 @@ def test_the_page_of_a_queue_lists_the_delayed_events_that_are_due_next(
     assert "later 20<" not in shown
     assert "Only the next 20 are shown." in shown
     assert "The event is delayed" in get(client, f"/event?name={queue}&id={found(listed)[1]}")
-    conn.execute("create role ui_test_writer in role pgq_writer")
-    try:
-        # Its right to read the list is none to look for an event.
-        shown = get(client, page, "ui_test_writer")
-        assert "later 1<" in shown
-        assert "/event?" not in shown
-        Admin(conn).restrict_queue(queue)
-        assert "Delayed events" not in get(client, page, "ui_test_writer")
-    finally:
-        conn.execute("drop role ui_test_writer")
+    writer = make_role("writer", "pgq_writer")
+    # Its right to read the list is none to look for an event.
+    shown = get(client, page, writer)
+    assert "later 1<" in shown
+    assert "/event?" not in shown
+    Admin(conn).restrict_queue(queue)
+    assert "Delayed events" not in get(client, page, writer)
 
 
 def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Client) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 
 from tests.fixtures.fix_client import wait_until
-from tests.fixtures.fix_console import OWNER, ROLE, Client, Console
-from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_console import Client, get
+from tests.fixtures.fix_db import Connect, MakeRole
 from tests.fixtures.fix_ticker import StartTicker
-
-STRANGER = "ui_test_stranger"
 
 
 def test_what_holds_back_the_horizon_is_named_and_the_doctor_says_the_rest(
-    dsn: str, conn: Connection, queue: str, connect: Connect, console: Console
+    queue: str, connect: Connect, client: Client
 ) -> None:
     holder = connect(autocommit=False, application_name="<i>report</i>")
     holder.execute("create temporary table held ()")
-    client = console(dsn)
-    page = client.get("/database", headers={ROLE: "postgres"}).text
+    page = get(client, "/database")
     assert str(holder.info.backend_pid) in page
     assert "&lt;i&gt;report&lt;/i&gt;" in page
     assert "No pgqpy ticker is connected" in page
@@ -27,18 +24,17 @@ def test_what_holds_back_the_horizon_is_named_and_the_doctor_says_the_rest(
         assert f'<th scope="row">{check}</th>' in page
     assert "not tried here" in page
     holder.rollback()
-    page = client.get("/database", headers={ROLE: "postgres"}).text
+    page = get(client, "/database")
     assert f'<td class="n">{holder.info.backend_pid}</td>' not in page
 
 
 def test_the_leader_and_the_ticker_that_stands_by_are_told_apart(
-    dsn: str, conn: Connection, queue: str, console: Console, start_ticker: StartTicker
+    dsn: str, queue: str, client: Client, start_ticker: StartTicker
 ) -> None:
     leader = start_ticker(dsn)
     leader.hear("leading")
     standby = start_ticker(dsn, standby_period=0.05)
     pid = str(standby.hear("standing by")["leader_pid"])
-    client = console(dsn)
     (first, state, took), (second, waits, _) = tickers(client)
     assert (first, state, waits) == (pid, "leads", "stands by")
     assert took == "works now" or took.endswith("s")
@@ -50,24 +46,18 @@ def test_the_leader_and_the_ticker_that_stands_by_are_told_apart(
 
 def tickers(client: Client) -> list[tuple[str, ...]]:
     """The rows of the tickers' table: session, state, and how long its last statement took."""
-    page = client.get("/database", headers={ROLE: OWNER}).text
-    table = page.partition('id="live_tickers"')[2].partition("</table>")[0]
+    table = get(client, "/database").partition('id="live_tickers"')[2].partition("</table>")[0]
     rows = [re.sub(r"<[^>]*>", "|", row) for row in table.split("<tr>")[2:]]
     cells = [[text for text in row.split("|") if text.strip()] for row in rows]
     return [(row[0], row[1], row[-2]) for row in cells]
 
 
 def test_a_role_is_told_what_it_may_not_see(
-    dsn: str, conn: Connection, connect: Connect, console: Console
+    connect: Connect, client: Client, make_role: MakeRole
 ) -> None:
-    conn.execute(f"create role {STRANGER}".encode())
     holder = connect(autocommit=False)
     holder.execute("create temporary table secrets ()")
-    try:
-        page = console(dsn).get("/database", headers={ROLE: STRANGER})
-        assert page.status_code == 200
-        assert "your role may not see it" in page.text
-        assert "grant pg_monitor to" in page.text
-        assert "temporary table secrets" not in page.text
-    finally:
-        conn.execute(f"drop role {STRANGER}".encode())
+    page = get(client, "/database", make_role("stranger"))
+    assert "your role may not see it" in page
+    assert "grant pg_monitor to" in page
+    assert "temporary table secrets" not in page

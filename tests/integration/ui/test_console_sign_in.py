@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,15 @@ from tests.fixtures.fix_console import (
     serving,
     watching,
 )
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connection, MakeRole
 
 TOKEN = "a-secret-of-the-link"
-ROLES = ("ui_test_ann", "ui_test_bob")
 
 
 @pytest.fixture
-def roles(conn: Connection) -> Iterator[tuple[str, str]]:
+def roles(make_role: MakeRole) -> tuple[str, str]:
     """Two administrators."""
-    for name in ROLES:
-        conn.execute(f"create role {name} in role pgq_admin".encode())
-    yield ROLES
-    conn.execute(f"drop role {', '.join(ROLES)}".encode())
+    return make_role("ann", "pgq_admin"), make_role("bob", "pgq_admin")
 
 
 def statuses(client: Client, *requests: dict[str, str]) -> list[int]:
@@ -103,9 +98,8 @@ def test_a_cookie_that_was_changed_or_is_old_is_refused(
 
 
 def test_forms_of_other_sites_and_other_viewers_change_nothing(
-    dsn: str, conn: Connection, roles: tuple[str, str], console: Console
+    conn: Connection, roles: tuple[str, str], client: Client
 ) -> None:
-    client = console(dsn)
     ann, bob = roles
     theirs = csrf(client.get("/queues", headers={ROLE: bob}).text)
     own = csrf(client.get("/queues", headers={ROLE: ann}).text)
@@ -138,27 +132,18 @@ def test_forms_of_other_sites_and_other_viewers_change_nothing(
 
 
 def test_a_request_acts_as_its_role_and_as_no_other(
-    dsn: str, conn: Connection, roles: tuple[str, str], console: Console
+    dsn: str, roles: tuple[str, str], client: Client, console: Console, make_role: MakeRole
 ) -> None:
-    client = console(dsn)
-    assert "as <bdi>ui_test_ann</bdi>" in client.get("/", headers={ROLE: roles[0]}).text
+    assert "as <bdi>test_ann</bdi>" in client.get("/", headers={ROLE: roles[0]}).text
     # PostgreSQL takes "none" for the session's own role.
-    for name in ("none", "NONE", "no_such_role", "ui_test_ann; reset role", 'x"', "a\0b"):
+    for name in ("none", "NONE", "no_such_role", "test_ann; reset role", 'x"', "a\0b"):
         refused = console(dsn, user=lambda request, name=name: name).get("/")
         assert refused.status_code == 403, name
         assert "may not act as role" in refused.text
-    conn.execute(f"create role ui_test_console login in role {roles[0]}".encode())
-    try:
-        one = console(psycopg.conninfo.make_conninfo(dsn, user="ui_test_console"))
-        assert statuses(one, *({ROLE: each} for each in roles)) == [200, 403]
-        hint = one.get("/", headers={ROLE: roles[1]}).text
-        assert "grant &#34;ui_test_bob&#34; to &#34;ui_test_console&#34;" in hint
-    finally:
-        conn.execute(
-            "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
-            " where usename = 'ui_test_console'"
-        )
-        conn.execute("drop role ui_test_console")
+    one = console(psycopg.conninfo.make_conninfo(dsn, user=make_role("console", roles[0])))
+    assert statuses(one, *({ROLE: each} for each in roles)) == [200, 403]
+    hint = one.get("/", headers={ROLE: roles[1]}).text
+    assert "grant &#34;test_bob&#34; to &#34;test_console&#34;" in hint
 
 
 def test_a_header_names_the_role_if_a_trusted_proxy_sends_it(

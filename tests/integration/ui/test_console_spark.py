@@ -6,14 +6,12 @@ from datetime import timedelta
 
 from pgqpy import Admin
 from pgqpy.consumer.progress import BatchProgress
-from tests.fixtures.fix_console import HOST, OWNER, ROLE, Console, csrf, get, post
-from tests.fixtures.fix_db import Connect, Connection
-
-READER, STRANGER = "ui_spark_reader", "ui_spark_stranger"
+from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, csrf, get, post
+from tests.fixtures.fix_db import Connect, Connection, MakeRole
 
 
 def test_sessions_of_spark_tell_what_they_do(
-    dsn: str, conn: Connection, queue: str, connect: Connect, console: Console
+    conn: Connection, queue: str, connect: Connect, client: Client
 ) -> None:
     Admin(conn).register_consumer(queue, "<i>sums")
     progress = BatchProgress(17, timedelta(seconds=61), 3, 8)
@@ -22,7 +20,6 @@ def test_sessions_of_spark_tell_what_they_do(
     connect(application_name="pgqpy streaming service")
     # A role without any right may name its session like this.
     connect(application_name="pgqpy batch 1, 99999999999999999 s: x")
-    client = console(dsn)
     for url in ("/", "/queues", "/consumers", "/database"):
         get(client, url)
     page = get(client, "/spark")
@@ -37,11 +34,11 @@ def test_sessions_of_spark_tell_what_they_do(
 
 
 def test_an_archive_shows_how_far_it_is_and_where(
-    dsn: str, conn: Connection, queue: str, connect: Connect, console: Console
+    conn: Connection, queue: str, connect: Connect, client: Client
 ) -> None:
     Admin(conn).register_consumer(queue, "archive")
     tick = Admin(conn).get_consumer_info(queue, "archive")[0].last_tick
-    client, work = console(dsn), "archive 1.2.dev3+x: {} to {}"
+    work = "archive 1.2.dev3+x: {} to {}"
     assert "No archiver is connected" in get(client, "/spark")
     names = [work.format(queue, "s3a://<i>lake"), work.format("gone", "/" + "x" * 63)]
     connect(application_name=f"pgqpy {names[0]}")
@@ -55,7 +52,7 @@ def test_an_archive_shows_how_far_it_is_and_where(
 
 
 def test_replicated_tables_show_their_states_the_failed_ones_first(
-    dsn: str, conn: Connection, console: Console
+    conn: Connection, client: Client
 ) -> None:
     for name, state in (("a", "in_step"), ("b", "failed")):
         conn.execute(
@@ -70,7 +67,7 @@ def test_replicated_tables_show_their_states_the_failed_ones_first(
         "   from pgq_ext.replica_table, generate_series(1, 3) n where rpt_source_table = 'b'"
     )
     conn.execute("select pgq_ext.set_last_tick('mover', 4711)")
-    page = get(console(dsn), "/spark")
+    page = get(client, "/spark")
     assert page.index("copy.b") < page.index("copy.a")
     assert "no &lt;b&gt;room" in page
     assert '<td class="n">3</td>' in page
@@ -79,23 +76,20 @@ def test_replicated_tables_show_their_states_the_failed_ones_first(
 
 
 def test_a_stream_that_writes_is_forgotten_by_right_only(
-    dsn: str, conn: Connection, queue: str, console: Console
+    conn: Connection, queue: str, client: Client, make_role: MakeRole
 ) -> None:
     conn.execute("select pgq.write_stream_batch(%s, 'sums', 'id 1', 7)", [queue])
     Admin(conn).register_consumer(queue, "c")
-    client, fields = console(dsn), {"action": "forget", "queue": queue, "writer": "sums"}
-    conn.execute(f"create role {READER} in role pgq_reader; create role {STRANGER}".encode())
-    try:
-        assert "sums" in get(client, "/spark", READER)
-        own = csrf(get(client, f"/consumer?queue={queue}&name=c", READER))
-        headers = {ROLE: READER, "Origin": HOST}
-        refused = client.post("/spark", data=fields | {"csrf": own}, headers=headers)
-        assert refused.status_code == 403
-        assert "Forget" not in get(client, "/spark", READER)
-        assert "Forget" not in get(client, "/spark", STRANGER)
-        assert get(client, "/spark", STRANGER).count("Your role may not see them.") == 3
-    finally:
-        conn.execute(f"drop role {READER}; drop role {STRANGER}".encode())
+    fields = {"action": "forget", "queue": queue, "writer": "sums"}
+    reader, stranger = make_role("reader", "pgq_reader"), make_role("stranger")
+    assert "sums" in get(client, "/spark", reader)
+    own = csrf(get(client, f"/consumer?queue={queue}&name=c", reader))
+    headers = {ROLE: reader, "Origin": HOST}
+    refused = client.post("/spark", data=fields | {"csrf": own}, headers=headers)
+    assert refused.status_code == 403
+    assert "Forget" not in get(client, "/spark", reader)
+    assert "Forget" not in get(client, "/spark", stranger)
+    assert get(client, "/spark", stranger).count("Your role may not see them.") == 3
     wrong = fields | {"writer": "other"}
     assert post(client, "/spark", OWNER, **wrong).status_code == 409
     assert post(client, "/spark", OWNER, **fields).status_code == 303

@@ -16,15 +16,8 @@ from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_console import HOST, OWNER, ROLE, Client, Console, csrf, get, post
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connection, MakeRole
 from tests.fixtures.fix_standby import standby_of
-
-READER = "ui_tasks_reader"
-
-
-@pytest.fixture
-def client(dsn: str, console: Console) -> Client:
-    return console(dsn)
 
 
 @pytest.fixture
@@ -154,33 +147,29 @@ def test_a_wrong_value_of_a_change_is_refused_at_once(
 
 
 def test_changes_are_offered_and_done_by_right_only(
-    client: Client, tasks: Tasks, conn: Connection
+    client: Client, tasks: Tasks, conn: Connection, make_role: MakeRole
 ) -> None:
-    number = tasks.push("mails", "secret")
-    conn.execute(f"create role {READER} in role pgq_reader".encode())
-    try:
-        tasks.create_queue("open")
-        tasks.push("open", 1)
-        shown = get(client, "/task_queue?name=open", READER)
-        assert 'value="delete"' in shown
-        assert 'value="drop"' not in shown
-        assert 'value="configure"' not in shown
-        conn.execute("select pgq_task.restrict_queue('mails')")
-        assert "secret" not in get(client, page(preview="delete"), READER)
-        own = csrf(get(client, "/task_queue?name=open&preview=delete", READER))
-        given = {"confirm": "mails", "lease": "1 s", "before_lease": "2 s", "rate": "1"}
-        given |= {"csrf": own, "value": "1", "queue": "mails"}
-        headers = {ROLE: READER, "Origin": HOST}
-        for action in (*_chosen.CHANGES, "configure", "limit", "pause", "drop"):
-            data = given | {"action": action}
-            answer = client.post(page(), data=data, headers=headers)
-            assert answer.status_code == 403, (action, answer.text)
-        for action in _chosen.CHANGES:
-            data = given | {"action": action}
-            answer = client.post(f"/task?id={number}", data=data, headers=headers)
-            assert answer.status_code in (403, 404, 409), (action, answer.text)
-    finally:
-        conn.execute(f"drop role {READER}".encode())
+    number, reader = tasks.push("mails", "secret"), make_role("reader", "pgq_reader")
+    tasks.create_queue("open")
+    tasks.push("open", 1)
+    shown = get(client, "/task_queue?name=open", reader)
+    assert 'value="delete"' in shown
+    assert 'value="drop"' not in shown
+    assert 'value="configure"' not in shown
+    conn.execute("select pgq_task.restrict_queue('mails')")
+    assert "secret" not in get(client, page(preview="delete"), reader)
+    own = csrf(get(client, "/task_queue?name=open&preview=delete", reader))
+    given = {"confirm": "mails", "lease": "1 s", "before_lease": "2 s", "rate": "1"}
+    given |= {"csrf": own, "value": "1", "queue": "mails"}
+    headers = {ROLE: reader, "Origin": HOST}
+    for action in (*_chosen.CHANGES, "configure", "limit", "pause", "drop"):
+        data = given | {"action": action}
+        answer = client.post(page(), data=data, headers=headers)
+        assert answer.status_code == 403, (action, answer.text)
+    for action in _chosen.CHANGES:
+        data = given | {"action": action}
+        answer = client.post(f"/task?id={number}", data=data, headers=headers)
+        assert answer.status_code in (403, 404, 409), (action, answer.text)
     assert statuses(tasks) == ["available"]
     assert f"/task?id={number}" in get(client, page())
 
@@ -216,16 +205,13 @@ def test_one_task_is_changed(client: Client, tasks: Tasks) -> None:
 
 
 def test_a_role_that_may_only_push_sees_sizes_and_no_tasks(
-    client: Client, tasks: Tasks, conn: Connection
+    client: Client, tasks: Tasks, make_role: MakeRole
 ) -> None:
     tasks.push("mails", "secret")
     tasks.claim("mails")
-    conn.execute(f"create role {READER} in role pgq_writer".encode())
-    try:
-        assert "Your role may not look at tasks." in get(client, "/task_queues", READER)
-        assert "You may not read this queue." in get(client, page(), READER)
-    finally:
-        conn.execute(f"drop role {READER}".encode())
+    writer = make_role("writer", "pgq_writer")
+    assert "Your role may not look at tasks." in get(client, "/task_queues", writer)
+    assert "You may not read this queue." in get(client, page(), writer)
 
 
 def test_a_change_is_for_one_queue(client: Client, tasks: Tasks) -> None:
