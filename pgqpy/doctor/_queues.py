@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +20,8 @@ from pgqpy.doctor._status import ConsumerState, ConsumerStatus, Judgement, Queue
 
 #: The operation that the ticker records for maintenance that it does not run.
 REFUSED = "pgq.maint_refused"
+#: The consumer of a partition, and its group.
+PARTITION = re.compile(r"(.+)#\d+", re.DOTALL)
 #: The name in pgq._lock_keys() of the lock by which a ticker leads.
 LEAD = "the ticker's lead"
 
@@ -97,12 +101,18 @@ def failing_consumers(state: Judgement) -> Iterator[Finding]:
 def stuck_consumers(state: Judgement) -> Iterator[Finding]:
     """Consumers behind that have neither opened nor finished a batch for long; worst first."""
     found: list[tuple[int, Finding]] = []
+    unseen: Counter[str] = Counter()
     for queue in state.queues:
         for consumers in _by_group(state, queue, ConsumerState.STUCK):
             stuck = [each for _, each in consumers]
             group = consumers[0][0]
             if group is None:
                 [consumer] = stuck
+                if state.readings.groups is None and (
+                    part := PARTITION.fullmatch(consumer.consumer)
+                ):
+                    unseen[f"{part[1]} of {queue.queue}"] += 1
+                    continue
                 batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
                 subject = f"{consumer.consumer} is stuck{batch}"
                 remedy = (
@@ -121,6 +131,12 @@ def stuck_consumers(state: Judgement) -> Iterator[Finding]:
             told = problem(f"{queue.queue}: {subject}, {_behind(queue, stuck)}", remedy)
             found.append((max(each.pending_events or 0 for each in stuck), told))
     yield from (told for _, told in sorted(found, key=lambda pair: -pair[0]))
+    if unseen:
+        yield problem(
+            f"{plural(unseen.total(), 'partition')} stuck in groups that your role may not see: "
+            f"{', '.join(unseen)}",
+            "start their workers; look again as a member of pgq_reader",
+        )
     yield ok("all consumers that are behind work")
 
 
@@ -143,7 +159,7 @@ def paused_consumers(state: Judgement) -> Iterator[Finding]:
 def parked_keys(state: Judgement) -> Iterator[Finding]:
     """Keys of consumer groups whose events are parked and not retried by themselves."""
     known = {queue.queue for queue in state.queues}
-    for group in state.readings.groups:
+    for group in state.readings.groups or ():
         if group.keys_given_up and group.queue in known:
             number = group.keys_given_up
             yield warning(
@@ -152,7 +168,7 @@ def parked_keys(state: Judgement) -> Iterator[Finding]:
                 f"see why: pgqpy group parked {quote(group.queue)} {quote(group.name)}; "
                 "then unpark",
             )
-    yield ok(f"{plural(len(state.readings.groups), 'group')}, no key waits for a decision")
+    yield ok(f"{plural(len(state.readings.groups or ()), 'group')}, no key waits for a decision")
 
 
 @_of_queues("rotation")
@@ -259,7 +275,7 @@ def _by_group(
 ) -> Iterator[Sequence[tuple[Group | None, ConsumerStatus]]]:
     """Return consumers in a state: first those of each group together, then each of the others."""
     left = [each for each in queue.consumers if each.state is wanted]
-    for group in state.readings.groups:
+    for group in state.readings.groups or ():
         if group.queue == queue.queue:
             found = [each for each in left if each.consumer in group.consumers]
             left = [each for each in left if each not in found]

@@ -284,7 +284,8 @@ class Readings:
     delayed: dict[str, Delayed]
     dead_letters: dict[tuple[str, str], int] | None
     batches: dict[int, BatchProgress]
-    groups: list[Group]
+    #: None: the role may not see them.
+    groups: list[Group] | None
     transactions: list[Transaction]
     foreign_locks: list[ForeignLock]
     failures: list[Failure]
@@ -318,7 +319,7 @@ def read(conn: Connection, queue: str | None, older_than: timedelta) -> Readings
         {row.queue: row for row in rows(Delayed, DELAYED, [queue])},
         dead_letters,
         {each.batch_id: each for each in batches if each},
-        rows(Group, GROUPS, [queue]),
+        rows(Group, GROUPS, [queue]) if may[GROUPS] else None,
         rows(Transaction, TRANSACTIONS, {"older_than": older_than}),
         rows(ForeignLock, FOREIGN_LOCKS),
         rows(Failure, FAILURES),

@@ -673,6 +673,24 @@ def test_a_role_without_rights_is_told_what_it_may_not_look_at(
     assert [each for each in report.findings if "could not look" in each.message] == []
 
 
+def test_stuck_groups_are_told_once_to_a_role_that_may_not_see_them(
+    conn: Connection, connect: Connect, server: Server, queue: str
+) -> None:
+    pgqpy.GroupAdmin(conn).create_group(queue, "copies", key="ev_extra1", partitions=3)
+    ops.register(conn, queue, "c")
+    make_old(conn, "tick_time", "tick_0")
+    make_old(conn, "pos_active", "position_0")
+    ops.insert_ticked(conn, queue, "d")
+    stranger = Place(conn, connect, server, queue).log_in()
+    single, grouped = findings(stranger, "stuck consumers")
+    assert single.message.startswith(f"{queue}: c is stuck")
+    told = f"3 partitions stuck in groups that your role may not see: copies of {queue}"
+    assert grouped.message == told
+    assert "as a member of pgq_reader" in str(grouped.remedy)
+    seen = [each.message for each in findings(conn, "stuck consumers")]
+    assert any("3 of 3 partitions of group copies are stuck" in each for each in seen)
+
+
 def test_a_server_that_does_not_answer_does_not_hang_it(conn: Connection, connect: Connect) -> None:
     with connect(autocommit=False) as blocker:
         blocker.execute("lock table pgq.ticker_failure")
