@@ -21,6 +21,7 @@ from pgqpy.cli._base.output import (
     wants_json,
 )
 from pgqpy.connection import Connection
+from pgqpy.models import ParkedKey
 
 GROUP = Name(
     "group",
@@ -188,7 +189,8 @@ def parked(conn: Connection, queue: str, group: str) -> None:
     """List the parked keys.
 
     The first event of each key has failed, and all later ones wait behind it. They are retried
-    in order, at the time shown, or on demand: `unpark`.
+    in order, at the time shown, or on demand: `unpark`. An event without a key is unparked by its
+    id.
 
     Examples:
       pgqpy group parked orders shipments
@@ -198,7 +200,7 @@ def parked(conn: Connection, queue: str, group: str) -> None:
     print_items(
         keys,
         {
-            "Key": "key",
+            "Key": _shown_key,
             "Events": "events",
             "Attempts": "attempts",
             "Parked": lambda key: max(now - key.parked_since, timedelta()),
@@ -209,6 +211,12 @@ def parked(conn: Connection, queue: str, group: str) -> None:
         },
         empty=f"nothing is parked in group {group} on queue {queue}",
     )
+
+
+def _shown_key(parked: ParkedKey) -> str:
+    """Return the key; the server parks an event without one by its id."""
+    number = str(parked.first_event)
+    return f"- (event {number})" if parked.key == number else parked.key
 
 
 @group.command("unpark", role="pgq_reader")

@@ -15,18 +15,18 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 AWKWARD = 'it\'s "quoted" [red]%s{}; drop schema pgq --'
 
 
+class Fails(pgqpy.GroupConsumer):
+    consumer = "group"
+    partitions = 3
+    retry_policy = pgqpy.FixedDelay(0, attempts=1)
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        raise ValueError("no [red]")
+
+
 @pytest.fixture
 def failing(conn: Connection, dsn: str, queue: str, tick: Tick) -> str:
     """A group in which the keys a and b are parked, with two events each; its name."""
-
-    class Fails(pgqpy.GroupConsumer):
-        consumer = "group"
-        partitions = 3
-        retry_policy = pgqpy.FixedDelay(0, attempts=1)
-
-        def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
-            raise ValueError("no [red]")
-
     Fails(dsn, queue=queue).register()
     pgqpy.Producer(queue).insert_events(conn, [("t", "data", key) for key in "abab"])
     tick()
@@ -97,6 +97,19 @@ def test_parked_keys_are_listed_and_unparked(
     assert reasons == [("ValueError: no [red]",)]
     keys = cli.json("group", "parked", queue, failing)
     assert {key["key"]: key["events"] for key in keys} == {"a": 1, "b": 2}
+
+
+def test_of_an_event_without_a_key_no_key_is_shown_but_its_id(
+    cli: Cli, conn: Connection, dsn: str, queue: str, failing: str, tick: Tick
+) -> None:
+    number = pgqpy.Producer(queue).insert_event(conn, "t", "data")
+    tick()
+    Fails(dsn, queue=queue).run(until_empty=True)
+    assert f"- (event {number})  " in cli.ok("group", "parked", queue, failing)
+    assert (
+        cli.ok("group", "unpark", queue, failing, str(number))
+        == f"key {number} is tried again now\n"
+    )
 
 
 def test_in_a_terminal_of_80_columns_there_is_room_for_why_keys_are_parked(

@@ -179,6 +179,29 @@ def test_a_consumer_and_a_group_are_paused_and_resumed(
     assert Admin(conn).get_paused_consumers() == []
 
 
+def test_of_a_parked_event_without_a_key_no_key_is_shown_but_its_id(
+    conn: Connection, dsn: str, queue: str, client: Client
+) -> None:
+    class Mailing(pgqpy.GroupConsumer):
+        consumer = "mailing"
+        retry_policy = pgqpy.FixedDelay(0, attempts=1)
+
+        def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+            raise ValueError("bad")
+
+    Mailing(dsn, queue=queue).register()
+    number = ops.insert(conn, queue, "a")
+    pgqpy.Producer(queue).insert_event(conn, "t", "d", extra1="ann")
+    ops.tick(conn, queue)
+    Mailing(dsn, queue=queue).run(until_empty=True)
+    page = f"/consumer?queue={queue}&name=mailing"
+    keys = re.findall(
+        r'<th scope="row">([^<]*)<(?:bdi|a href="/event)[^>]*>([^<]*)', get(client, page)
+    )
+    assert keys == [("– (", f"event {number}"), ("", "ann")]
+    assert post(client, page, OWNER, action="unpark", key=str(number)).status_code == 303
+
+
 def test_a_consumer_is_unregistered_by_typing_its_name(
     conn: Connection, client: Client, page: str
 ) -> None:
