@@ -88,6 +88,11 @@ VIEWS = [
     *_audit.VIEWS,
 ]
 
+#: The pages that create what was not found, and the functions that they call.
+CREATE = {
+    QueueNotFound: ("queues", _queues.CREATE),
+    TaskQueueNotFound: ("task_queues", _tasks.CREATE),
+}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -407,18 +412,30 @@ class _Console:
         }
         return self.around[role]
 
-    async def _around_error(self, request: Request, status: int) -> dict[str, Any]:
+    async def _around_error(
+        self, request: Request, status: int, error: Exception
+    ) -> dict[str, Any]:
         """Return what is around the pages of the viewer: if the database is lost, as it was."""
         viewer = await self.sign_in.viewer(request)
         if viewer is None:
             return {}
-        look = partial(self._around, role=viewer.role)
+        creating: dict[str, str] = {}
+
+        def look(visit: Visit) -> None:
+            self._around(visit, viewer.role)
+            for kind, (where, function) in CREATE.items():
+                if isinstance(error, kind) and visit.may_change_by(function):
+                    query = request.query_params
+                    creating["creates"] = where
+                    creating["new"] = query.get("queue") or query.get("name", "")
+
         try:
             if status != 503:
                 await self.database.visit(viewer.role, look)
         except PgqError:
             self.around.pop(viewer.role, None)
-        return self.around.get(viewer.role, {}) | {"csrf": self.sign_in.csrf(viewer)}
+        around = self.around.get(viewer.role, {}) | creating
+        return around | {"csrf": self.sign_in.csrf(viewer)}
 
     def _frame(self, request: Request) -> dict[str, Any]:
         return {
@@ -498,12 +515,12 @@ class _Console:
 
     async def http_error(self, request: Request, error: HTTPException) -> Response:
         message = "There is no such page" if error.status_code == 404 else error.detail
-        around = await self._around_error(request, error.status_code)
+        around = await self._around_error(request, error.status_code, error)
         return self._error(request, error.status_code, message, None, around)
 
     async def pgq_error(self, request: Request, error: PgqError) -> Response:
         status = _status(error, 400 if isinstance(error, InvalidParameter) else 500)
-        around = await self._around_error(request, status)
+        around = await self._around_error(request, status, error)
         return self._error(request, status, error.message, error.hint, around)
 
     def _error(
@@ -515,7 +532,7 @@ class _Console:
         around: dict[str, Any] | None = None,
     ) -> Response:
         told = {"status": status, "message": message, "hint": hint}
-        nothing = {"view": None, "menu": (), "said": "", "error": None}
+        nothing = {"view": None, "menu": (), "said": "", "error": None, "creates": ""}
         values = self._frame(request) | nothing | told | (around or {})
         return HTMLResponse(page("error.html", values), status)
 

@@ -62,6 +62,7 @@ def queues(look: Look) -> dict[str, Any]:
         "lines": [Line(each, look.history) for each in status.queues],
         "sizes": dict(look.visit.conn.execute(SIZES).fetchall()),
         "may_create": look.visit.may_change_by(CREATE),
+        "new": look.name,
     }
 
 

@@ -85,6 +85,7 @@ def task_queues(look: Look) -> dict[str, Any]:
         "workers": workers and workers[:LARGEST],
         "more_workers": len(workers or ()) > LARGEST,
         "may_create": look.visit.may_change_by(CREATE),
+        "new": look.name,
     }
 
 

@@ -162,8 +162,21 @@ def test_an_unknown_queue_task_or_page_is_said_to_be_unknown(
     dsn: str, roles: None, console: Console
 ) -> None:
     client = console(dsn)
-    assert "queue &#39;nope&#39; does not exist" in get(client, "/queue?name=nope", status=404)
-    assert "nope" in get(client, "/task_queue?name=nope", status=404)
+    # What is missing can be created, by those that may.
+    for url, where in (
+        ("/queue?name=n%26b", "/queues"),
+        ("/events?name=n%26b", "/queues"),
+        ("/consumer?queue=n%26b&name=c", "/queues"),
+        ("/task_queue?name=n%26b", "/task_queues"),
+    ):
+        shown = get(client, url, status=404)
+        assert "queue &#39;n&amp;b&#39; does not exist" in shown
+        link = f"{where}?name=n%26b"
+        assert link in Links(shown).found
+        assert 'name="name" value="n&amp;b"' in get(client, link)
+        looking = console(dsn, read_only=True)
+        for page in (get(client, url, WRITER, 404), get(looking, url, status=404)):
+            assert link not in Links(page).found
     for number in ("17", "", "x", "9" * 30):
         assert "there is no task" in get(client, f"/task?id={number}", status=404)
     assert "no such page" in get(client, "/nope", status=404)
