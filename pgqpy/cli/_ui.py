@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+from typing import Any
 
 import click
 
@@ -57,15 +58,10 @@ def ui(
     dsn: str,
     host: str,
     port: int,
-    read_only: bool,
-    name: str,
-    colour: str,
     databases: tuple[str, ...],
-    mask: tuple[str, ...],
-    stuck_after: float,
     password: bool,
     user_header: str | None,
-    trusted_proxies: tuple[str, ...],
+    **settings: Any,
 ) -> None:
     """Serve the console: queues, consumers and tasks in the browser.
 
@@ -96,18 +92,8 @@ def ui(
     if not all(named.values()):
         raise click.UsageError("--database takes NAME=DSN.")
     try:
-        console = pgqpy.ui.app(
-            named or dsn,
-            user_header=user_header,
-            trusted_proxies=trusted_proxies,
-            password=password,
-            token=token,
-            read_only=read_only,
-            name=name,
-            colour=colour,
-            mask=mask,
-            stuck_after=stuck_after,
-        )
+        settings |= {"user_header": user_header, "password": password, "token": token}
+        console = pgqpy.ui.app(named or dsn, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     for each in named.values() or [dsn]:
@@ -126,7 +112,7 @@ def ui(
         say(f"{link}{path}sign-in?token={token}" if token else f"{link}{path}")
     # The console checks the proxy's headers itself. Requests are not logged, because
     # the link is in them.
-    settings = uvicorn.Config(
+    served = uvicorn.Config(
         console,
         proxy_headers=False,
         server_header=False,
@@ -134,7 +120,7 @@ def ui(
         log_level="warning",
         timeout_graceful_shutdown=1,
     )
-    uvicorn.Server(settings).run(sockets=[listening])
+    uvicorn.Server(served).run(sockets=[listening])
 
 
 def _is_loopback(host: str) -> bool:

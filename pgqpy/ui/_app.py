@@ -54,16 +54,11 @@ from pgqpy.ui import (
 from pgqpy.ui._audit import log
 from pgqpy.ui._bulk import Changes
 from pgqpy.ui._database import Database, ReadOnly, Visit
-from pgqpy.ui._dead_letters import DeadLetterNotFound
-from pgqpy.ui._events import EventNotFound
-from pgqpy.ui._flow import FlowNotFound
 from pgqpy.ui._live import Live
 from pgqpy.ui._mask import Steps, masks
 from pgqpy.ui._page import fragments, page
-from pgqpy.ui._periodic import PeriodicTaskNotFound
 from pgqpy.ui._sign_in import HOW, FindUser, SignIn, Viewer
-from pgqpy.ui._tasks import TaskNotFound
-from pgqpy.ui._view import Done, File, Look, View
+from pgqpy.ui._view import Done, File, Look, NotFound, View
 
 #: One each for production, testing, and so on: of the tab's icon and the line at the top.
 COLOURS = {
@@ -543,11 +538,7 @@ def _root(request: Request) -> str:
 
 def _status(error: PgqError, other: int = 409) -> int:
     match error:
-        case QueueNotFound() | EventNotFound() | ConsumerNotRegistered():
-            return 404
-        case TaskQueueNotFound() | TaskNotFound() | PeriodicTaskNotFound() | FlowNotFound():
-            return 404
-        case DeadLetterNotFound():
+        case QueueNotFound() | TaskQueueNotFound() | ConsumerNotRegistered() | NotFound():
             return 404
         case InvalidPayload():
             return 400

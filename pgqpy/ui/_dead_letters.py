@@ -11,10 +11,10 @@ from typing import Any
 from pgqpy._runtime.words import plural
 from pgqpy.connection import Connection
 from pgqpy.dead_letters import _WHERE, DeadLetters
-from pgqpy.errors import InvalidParameter, PgqError
+from pgqpy.errors import InvalidParameter
 from pgqpy.event import Event
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
-from pgqpy.ui._view import Bulk, Done, Look, View, address
+from pgqpy.ui._view import Bulk, Done, Look, NotFound, View, address
 
 #: Letters on the page; the newest of those found, which are grouped.
 SHOWN, GROUPED = 50, 10_000
@@ -62,10 +62,6 @@ select q.queue_name as queue, c.co_name as consumer, w.due, w.ev_id, w.ev_type,
  order by w.due
  limit %(limit)s
 """
-
-
-class DeadLetterNotFound(PgqError):
-    """There is no dead letter with this id, or the role may not read it."""
 
 
 def dead_letters(look: Look) -> dict[str, Any]:
@@ -139,7 +135,7 @@ def _letter(look: Look) -> DeadLetterInfo:
     for row in look.visit.conn.execute(ONE, {"id": look.id, "cut": LONGEST + 1}).fetchall():
         fields = [*row[:8], Event(*row[8:])]
         return DeadLetterInfo(*fields)
-    raise DeadLetterNotFound(
+    raise NotFound(
         f"there is no dead letter {look.query.get('id', '')}",
         hint="it was replayed or purged, or you may not read it",
     )

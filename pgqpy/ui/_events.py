@@ -28,7 +28,7 @@ from pgqpy.event import Event
 from pgqpy.models import EventPlace
 from pgqpy.producer import Producer
 from pgqpy.ui._mask import masked, require_flat, text_masked
-from pgqpy.ui._view import Done, File, Look, View, address
+from pgqpy.ui._view import Done, File, Look, NotFound, View, address
 
 #: Events on a page, and in a file.
 SHOWN, LOADED = 100, 1000
@@ -55,10 +55,6 @@ select t.tick_id
  order by t.tick_id desc
  limit 1
 """
-
-
-class EventNotFound(PgqError):
-    """There is no event with this id, or the role may not read it."""
 
 
 def events(look: Look) -> dict[str, Any]:
@@ -181,12 +177,12 @@ def event(look: Look) -> dict[str, Any]:
         event_id = int(number)
         assert -(2**63) <= event_id < 2**63
     except (ValueError, AssertionError):
-        raise EventNotFound(f"{number!r} is no id of an event") from None
+        raise NotFound(f"{number!r} is no id of an event") from None
     places, found = _places(look, event_id), None
     if not places or places[0].state == "stored":
         found = one(look.visit.conn, look.name, event_id, LONGEST + 1)
     if not places and found is None:
-        raise EventNotFound(f"queue {look.name} has no event {event_id}")
+        raise NotFound(f"queue {look.name} has no event {event_id}")
     state = places[0].state if places else "stored"
     return {
         "queue": look.name,

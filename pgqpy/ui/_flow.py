@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from pgqpy.errors import InvalidTask, PgqError, translate_errors
+from pgqpy.errors import InvalidTask, translate_errors
 from pgqpy.tasks import FlowStep
 from pgqpy.ui._graph import BOXES, Box, draw
 from pgqpy.ui._piece import IN_LIST, piece
-from pgqpy.ui._view import Look, View, address
+from pgqpy.ui._view import Look, NotFound, View, address
 
 #: Steps that are drawn singly, steps in the table.
 SINGLE, LISTED = 40, 200
@@ -19,10 +19,6 @@ select nr, id, name, queue, after, state, attempts, {piece("error")}, {piece("re
   from pgq_task.get_flow(%(flow)s::int8)
 """
 TONES = {"finished": "good", "failed": "bad", "removed": "bad", "claimed": "warn"}
-
-
-class FlowNotFound(PgqError):
-    """There is no flow of this number."""
 
 
 def boxes(steps: list[FlowStep]) -> list[Box]:
@@ -68,7 +64,7 @@ def flow(look: Look) -> dict[str, Any]:
         with look.visit.conn.transaction(), translate_errors():
             found = look.visit.rows(STEPS, IN_LIST | {"flow": look.id})
     except InvalidTask:
-        raise FlowNotFound(
+        raise NotFound(
             f"there is no flow {look.query.get('id', ''):.80}",
             hint="a flow is known until a day after its end",
         ) from None

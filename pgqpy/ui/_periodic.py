@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from pgqpy.errors import InvalidTask, PgqError
+from pgqpy.errors import InvalidTask
 from pgqpy.tasks import PeriodicInfo, Tasks
 from pgqpy.tasks._jobs.periodic import Cron
 from pgqpy.ui._piece import IN_LIST, ON_PAGE, piece
-from pgqpy.ui._view import Done, Look, View
+from pgqpy.ui._view import Done, Look, NotFound, View
 
 SHOWN = 5
 CHANGES = {
@@ -30,10 +30,6 @@ select name, queue, cron, time_zone, priority, missed, last_due, last_run, pause
   from pgq_task.get_periodic_info()
  order by name
 """
-
-
-class PeriodicTaskNotFound(PgqError):
-    """There is no periodic task of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ def periodic(look: Look) -> dict[str, Any]:
         if each["name"] == look.name:
             may = {name for name, each in CHANGES.items() if look.visit.may_change_by(each)}
             return {"schedule": Schedule.of(PeriodicInfo(**each), SHOWN), "may": may}
-    raise PeriodicTaskNotFound(
+    raise NotFound(
         f"there is no periodic task {look.name!r:.80}",
         hint="it was dropped; a worker whose program has it creates it when it starts",
     )

@@ -27,7 +27,7 @@ from pgqpy.ui._overview import COUNTED, TASK_SIZES, WORKERS
 from pgqpy.ui._periodic import schedules
 from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
 from pgqpy.ui._queues import changed_in, require_name
-from pgqpy.ui._view import Done, Look, View, address, digits
+from pgqpy.ui._view import Done, Look, NotFound, View, address, digits
 
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
 SHOWN, FINISHED, GROUPED, LARGEST = 100, 20, 10_000, 30
@@ -64,10 +64,6 @@ select case when pg_column_size(payload) <= %(largest)s and jsonb_typeof(payload
 SETTINGS = "select {} from pgq_task.get_queue_info(%s, 1)".format(
     ", ".join(f"{name}::text" for name in PARAMETERS)
 )
-
-
-class TaskNotFound(PgqError):
-    """There is no task with this id, or the role may not read it."""
 
 
 def task_queues(look: Look) -> dict[str, Any]:
@@ -330,8 +326,8 @@ def _id(look: Look) -> int:
     return look.id
 
 
-def _gone(look: Look) -> TaskNotFound:
-    return TaskNotFound(
+def _gone(look: Look) -> NotFound:
+    return NotFound(
         f"there is no task {look.query.get('id', '')}",
         hint="it was finished or deleted, or you may not read its queue",
     )

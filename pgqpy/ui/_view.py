@@ -10,8 +10,13 @@ from urllib.parse import urlencode
 
 from pgqpy.connection import Connection
 from pgqpy.doctor._history import History
+from pgqpy.errors import PgqError
 from pgqpy.ui._database import Visit
 from pgqpy.ui._mask import Steps
+
+
+class NotFound(PgqError):
+    """There is nothing of this name or number, or the role may not read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,7 @@ def replicate() -> None:
 @click.option("--target", type=TEXT, metavar="NAME", help="The table's name in the target.")
 @click.option("--columns", type=LIST, help="Only these, and the key.")
 @click.option("--overwrite", is_flag=True, help="Replace what the target's table holds.")
-def add(
-    tables: tuple[str, ...],
-    path: Path,
-    target: str | None,
-    columns: list[str] | None,
-    overwrite: bool,
-) -> None:
+def add(tables: tuple[str, ...], path: Path, **how: Any) -> None:
     """Add tables, or sequences, to be copied and then kept in step.
 
     A table needs a primary key, and must be there in the target with the same key. Its changes are
@@ -84,11 +78,11 @@ def add(
       pgqpy replicate add customer replicate.toml --columns name,country
       pgqpy replicate add invoice_number_seq replicate.toml
     """
-    if len(tables) > 1 and (target or columns):
+    if len(tables) > 1 and (how["target"] or how["columns"]):
         raise click.UsageError("--target and --columns are for one table at a time")
     with _manager(path) as manager:
         for table in tables:
-            added = manager.add(table, target=target, columns=columns, overwrite=overwrite)
+            added = manager.add(table, **how)
             what = "sequence" if added.kind == "S" else "table"
             say(f"{what} {added} is added; `pgqpy run replicate {path}` copies it")
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 from psycopg import sql
@@ -50,12 +50,7 @@ def contract() -> None:
     help="Whether PostgreSQL checks every insert; without it as before, at first not.",
 )
 def set_contract(
-    conn: Connection,
-    queue: str,
-    file: Path,
-    ev_type: str | None,
-    compatibility: Literal["none", "backward", "full"] | None,
-    enforced: bool | None,
+    conn: Connection, queue: str, file: Path, ev_type: str | None, **rules: Any
 ) -> None:
     """Add a version to a contract, from a file with a JSON Schema.
 
@@ -69,9 +64,7 @@ def set_contract(
         schema = json.loads(file.read_text())
     except ValueError as error:
         raise CliError(f"{file} is not JSON: {error}") from error
-    version = Admin(conn).set_contract(
-        queue, ev_type, schema, compatibility=compatibility, enforced=enforced
-    )
+    version = Admin(conn).set_contract(queue, ev_type, schema, **rules)
     say(f"version {version} of the contract of queue {queue} is in force")
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import click
 
@@ -100,14 +100,7 @@ def _nodes(queue: str, dsn: str) -> Iterator[Nodes]:
 @click.option("--worker", type=TEXT, help="Its worker's name as consumer; NODE_worker.")
 @click.option("--combined-queue", type=TEXT, help="Of a leaf: the queue that its events go into.")
 def create(
-    dsn: str,
-    queue: str,
-    node_type: NodeType,
-    name: str,
-    provider: str | None,
-    location: str | None,
-    worker: str | None,
-    combined_queue: str | None,
+    dsn: str, queue: str, node_type: NodeType, name: str, location: str | None, **how: Any
 ) -> None:
     """Make the database a node of a queue.
 
@@ -122,16 +115,7 @@ def create(
       pgqpy node create orders branch b --dsn service=b --provider 'host=a.example dbname=shop'
     """
     with interruptible():
-        made = create_node(
-            queue,
-            name,
-            node_type,
-            dsn,
-            provider=provider,
-            location=location,
-            worker=worker,
-            combined_queue=combined_queue,
-        )
+        made = create_node(queue, name, node_type, dsn, location=location, **how)
     if not made:
         say(f"node {name} of queue {queue} exists already")
         return

@@ -64,21 +64,6 @@ def make_rotation_due(conn: Connection, queue: str) -> None:
 
 
 @pytest.mark.smoke
-def test_the_consumer_that_holds_up_rotation_is_named(
-    cli: Cli, conn: Connection, queue: str
-) -> None:
-    cli.ok("consumer", "register", queue, "slow")
-    make_rotation_due(conn, queue)
-    ops.tick(conn, queue)
-    cli.ok("consumer", "register", queue, "quick")
-    [shown] = cli.json("status")["queues"]
-    assert shown["rotation_held_by"] == ["slow"]
-    assert "waits for slow" in cli.ok("status")
-    cli.ok("consumer", "seek", queue, "slow", "--end")
-    assert cli.json("status")["queues"][0]["rotation_held_by"] == []
-
-
-@pytest.mark.smoke
 def test_the_transaction_that_holds_up_rotation_is_named(
     cli: Cli, conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -173,13 +173,6 @@ def test_errors_are_of_pgqpy_and_the_savepoint_survives_them(
     assert types(conn) == ["kept"]
 
 
-def test_without_the_schema_the_error_says_how_to_install_it(empty_dsn: str) -> None:
-    engine = sa.create_engine(sa.make_url(empty_dsn).set(drivername="postgresql+psycopg"))
-    with Session(engine) as session, pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
-        Producer("orders").insert_event(session, "lost")
-    engine.dispose()
-
-
 def asynchronous(work: Callable[[AsyncEngine], Awaitable[None]], url: sa.URL) -> None:
     async def run() -> None:
         async with opened(url) as engine:

@@ -157,7 +157,10 @@ def test_changes_are_offered_and_done_by_right_only(
     assert 'value="drop"' not in shown
     assert 'value="configure"' not in shown
     conn.execute("select pgq_task.restrict_queue('mails')")
-    assert "secret" not in get(client, page(preview="delete"), reader)
+    shown = get(client, page(preview="delete"), reader)
+    assert "secret" not in shown
+    assert "You may not read this queue." in shown
+    get(client, f"/task?id={number}", reader, 404)
     own = csrf(get(client, "/task_queue?name=open&preview=delete", reader))
     given = {"confirm": "mails", "lease": "1 s", "before_lease": "2 s", "rate": "1"}
     given |= {"csrf": own, "value": "1", "queue": "mails"}
@@ -172,6 +175,7 @@ def test_changes_are_offered_and_done_by_right_only(
         assert answer.status_code in (403, 404, 409), (action, answer.text)
     assert statuses(tasks) == ["available"]
     assert f"/task?id={number}" in get(client, page())
+    assert "secret" in get(client, f"/task?id={number}")
 
 
 def test_a_missing_error_queue_makes_the_server_log_no_error(
@@ -226,11 +230,15 @@ def test_a_change_is_for_one_queue(client: Client, tasks: Tasks) -> None:
 
 
 def test_masked_payloads_are_not_edited_nor_shown(dsn: str, console: Console, tasks: Tasks) -> None:
-    client = console(dsn, mask=["$.card", "$.task"])
-    number = tasks.push("mails", {"card": "4711", "task": "s3cret"})
-    assert "s3cret" not in get(client, page())
-    one = f"/task?id={number}"
-    assert "4711" not in get(client, one)
+    client = console(dsn, mask=["$.card.number", "$.task"])
+    card = {"number": "4711", "type": "debit"}
+    one = f"/task?id={tasks.push('mails', {'card': card, 'task': 's3cret'})}"
+    for shown in (get(client, page()), get(client, one)):
+        assert "4711" not in shown
+        assert "s3cret" not in shown
+        assert "debit" in shown
+    with pytest.raises(ValueError, match="no path like"):
+        console(dsn, mask=["card"])
     edited = {"action": "edit", "version": "1", "payload": "{}"}
     assert post(client, one, OWNER, **edited).status_code == 409
 
