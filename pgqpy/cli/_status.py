@@ -104,7 +104,7 @@ def _table(queues: list[QueueStatus]) -> Table:
         last = len(queue.consumers) - 1
         for index, consumer in enumerate(queue.consumers):
             branch = "└ " if index == last else "├ "
-            table.add_row(*_consumer_cells(consumer, branch, queue.unticked_events or 0))
+            table.add_row(*_consumer_cells(consumer, branch, queue))
     return table
 
 
@@ -131,7 +131,7 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
     )
 
 
-def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tuple[Text, ...]:
+def _consumer_cells(consumer: ConsumerStatus, branch: str, queue: QueueStatus) -> tuple[Text, ...]:
     state = Text(consumer.state, STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
@@ -147,7 +147,7 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     return (
         Text.assemble((branch, "dim"), printable(consumer.consumer)),
         Text(),
-        Text("-" if consumer.pending_events is None else f"{consumer.pending_events + unticked:,}"),
+        Text(shown(queue.unread_by(consumer))),
         Text(_lag(consumer.lag)),
         Text(shown(consumer.last_tick)),
         state,

@@ -77,6 +77,23 @@ class QueueStatus:
     rotation_held_by: list[str]
     consumers: list[ConsumerStatus]
 
+    @property
+    def lag(self) -> timedelta | None:
+        """The age of the position of the consumer that is farthest behind."""
+        return max((each.lag for each in self.consumers if each.lag is not None), default=None)
+
+    def unread_by(self, consumer: ConsumerStatus) -> int | None:
+        """Return the events that a consumer has not read, also those that no tick covers yet."""
+        if consumer.pending_events is None:
+            return None
+        return consumer.pending_events + (self.unticked_events or 0)
+
+    @property
+    def unread(self) -> int | None:
+        """The events that this consumer, or another one, has not read."""
+        found = [each for each in map(self.unread_by, self.consumers) if each is not None]
+        return max(found, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

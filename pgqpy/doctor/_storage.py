@@ -109,7 +109,7 @@ def backlogs(look: Look) -> Iterator[Finding]:
     remembered = may_read(look.conn, "pgq.position_0", "pgq.position_1", "pgq.registration")
     for number, (queue, consumer) in enumerate(look.judgement.consumers(ConsumerState.BEHIND)):
         names = queue.queue, consumer.consumer
-        events = (consumer.pending_events or 0) + (queue.unticked_events or 0)
+        events = queue.unread_by(consumer) or 0
         forecast = None
         if look.samples:
             forecast = look.samples.forecast(*names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from pgqpy._runtime.words import printable
+from pgqpy._runtime.words import plural, printable
 from pgqpy.schema._database import ALL_SCHEMAS, driver_of, with_node
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
     for noun, statement in others:
         names = [name for (name,) in driver.execute(statement, {"schemas": schemas})]
         if names:
-            yield f"{_plural(len(names), noun)} ({_some(names)})"
+            yield f"{plural(len(names), noun)} ({_some(names)})"
 
 
 def _rows(driver: psycopg.Connection[Any], table: str, kept: Kept) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _rows(driver: psycopg.Connection[Any], table: str, kept: Kept) -> Iterator[s
     ((number,),) = driver.execute(counting.format(source, _MOST + 1)).fetchall()
     if not number:
         return
-    found = f"more than {_MOST:,} {kept.noun}s" if number > _MOST else _plural(number, kept.noun)
+    found = f"more than {_MOST:,} {kept.noun}s" if number > _MOST else plural(number, kept.noun)
     if kept.name:
         naming = sql.SQL("select distinct {} from {} order by 1 limit 11")
         named = driver.execute(naming.format(sql.SQL(kept.name), source)).fetchall()
@@ -137,10 +137,6 @@ def _tables(driver: psycopg.Connection[Any]) -> list[str]:
 def _quoted(table: str) -> sql.Composable:
     schema, name = table.split(".", 1)
     return sql.Identifier(schema, name)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _some(names: list[str], most: int = 10) -> str:

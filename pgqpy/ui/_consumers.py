@@ -71,17 +71,17 @@ def consumers(look: Look) -> dict[str, Any]:
     groups = _groups(look, None)
     text, state = look.query.get("text", ""), look.query.get("state", "")
     found = [
-        (queue.queue, each, _group_of(queue.queue, each.consumer, groups))
+        (queue, each, _group_of(queue.queue, each.consumer, groups))
         for queue in status.queues
         for each in queue.consumers
         if text in each.consumer or text in queue.queue
     ]
     counts = {name: sum(each.state == name for _, each, _ in found) for name in WORST}
     found = [row for row in found if state in ("", row[1].state)]
-    found.sort(key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0]))
-    # No consumer has read what came after the last tick.
-    unticked = {each.queue: each.unticked_events or 0 for each in status.queues}
-    return {"found": found, "states": counts, "state": state, "text": text, "unticked": unticked}
+    found.sort(
+        key=lambda row: (WORST.index(row[1].state), -(row[1].pending_events or 0), row[0].queue)
+    )
+    return {"found": found, "states": counts, "state": state, "text": text}
 
 
 def consumer(look: Look) -> dict[str, Any]:

@@ -40,17 +40,6 @@ class Line:
         found = [each for each in self.status.consumers if each.state in states]
         return sorted(found, key=lambda each: each.state)
 
-    @cached_property
-    def lag(self) -> timedelta | None:
-        """The age of the position of the consumer that is farthest behind."""
-        return max((c.lag for c in self.status.consumers if c.lag is not None), default=None)
-
-    @property
-    def pending(self) -> int | None:
-        """The events that this consumer, or another one, has not read."""
-        numbers = [c.pending_events for c in self.status.consumers if c.pending_events is not None]
-        return max(numbers) + (self.status.unticked_events or 0) if numbers else None
-
     @property
     def rate_out(self) -> float | None:
         return self.history.rate(
@@ -78,7 +67,7 @@ def read_status(look: Look, queue: str | None = None) -> Status:
 def overview(look: Look) -> dict[str, Any]:
     status = read_status(look)
     lines = [Line(each, look.history) for each in status.queues]
-    lines.sort(key=lambda line: (not line.is_wrong, -(line.lag or timedelta()), line.status.queue))
+    lines.sort(key=lambda x: (not x.is_wrong, -(x.status.lag or timedelta()), x.status.queue))
     rates = [each.events_per_second for each in status.queues if each.events_per_second is not None]
     tasks, workers = None, None
     if look.visit.may(TASK_SIZES):
@@ -102,7 +91,7 @@ def overview(look: Look) -> dict[str, Any]:
             for line in lines
             for consumer in line.status.consumers
         ),
-        "lag": max((line.lag for line in lines if line.lag is not None), default=None),
+        "lag": max((each.lag for each in status.queues if each.lag is not None), default=None),
         "dead_letters": sum(each.dead_letters or 0 for each in status.queues),
     }
 

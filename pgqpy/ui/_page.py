@@ -7,8 +7,8 @@ form in it (a form belongs to one viewer), and is the same for all viewers of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_c
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from pgqpy._runtime.words import ago, brief, duration, plural, rate
+from pgqpy._runtime.words import ago, brief, duration, plural, rate, size
 from pgqpy.ui._chart import sparkline, timeline
 from pgqpy.ui._mask import text_masked
 
@@ -28,31 +28,9 @@ TURN = re.compile("[\u202a-\u202e\u2066-\u2069]")
 SENT_BACK = re.compile(r'( value="[^"]*"|<textarea\b.*?</textarea>)', re.DOTALL)
 
 
-def _number(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"
-
-
-def _rate(value: float | None) -> str:
-    return NONE if value is None else rate(value)
-
-
-def _brief(value: timedelta | None) -> str:
-    return NONE if value is None else brief(value)
-
-
-def _exactly(value: timedelta | None) -> str:
-    return NONE if value is None else duration(value)
-
-
-def _size(value: int | None) -> str:
-    if value is None:
-        return NONE
-    size, unit = float(value), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+def _known(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Write a value, or that it is not known."""
+    return lambda value: NONE if value is None else write(value)
 
 
 def _when(value: datetime | None) -> str | Markup:
@@ -90,12 +68,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "number": _number,
-        "rate": _rate,
-        "brief": _brief,
-        "exactly": _exactly,
+        "number": _known("{:,}".format),
+        "rate": _known(rate),
+        "brief": _known(brief),
+        "exactly": _known(duration),
         "ago": ago,
-        "size": _size,
+        "size": _known(size),
         "when": _when,
         "payload": _payload,
     }

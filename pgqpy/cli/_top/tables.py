@@ -111,8 +111,6 @@ def queues(reading: Reading) -> Table:
 
 
 def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> Row:
-    lags = [each.lag for each in queue.consumers if each.lag is not None]
-    unread = [each.pending_events for each in queue.consumers if each.pending_events is not None]
     rates = [out.get((queue.queue, each.consumer)) for each in queue.consumers]
     known = [each for each in rates if each is not None]
     held = ", rotation held" if queue.rotation_held_by else ""
@@ -121,8 +119,8 @@ def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> R
         _state(queue.state, held),
         _rate(queue.events_per_second),
         _rate(sum(known) if known else None),
-        _lasting(max(lags, default=None)),
-        _count(max(unread) + (queue.unticked_events or 0) if unread else None),
+        _lasting(queue.lag),
+        _count(queue.unread),
         _count(len(queue.consumers)),
         _count(queue.retry_events, "yellow"),
         _count(queue.dead_letters, "yellow"),
@@ -148,13 +146,12 @@ def consumers(reading: Reading) -> Table:
 
 def _consumer(queue: QueueStatus, each: ConsumerStatus, out: float | None) -> Row:
     failing = each.failing
-    unread = each.pending_events
     cells = (
         _plain(queue.queue),
         _name(each.consumer),
         _state(each.state, f", {plural(failing.attempts, 'time')}" if failing else ""),
         _lasting(each.lag),
-        _count(None if unread is None else unread + (queue.unticked_events or 0)),
+        _count(queue.unread_by(each)),
         _rate(out),
         _lasting(each.last_seen),
         _count(each.current_batch),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from pgqpy_consumers.queue_mover import QueueMover
 from pgqpy_consumers.queue_splitter import QueueSplitter
 from pgqpy_consumers.settings import ConfigError, build
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
@@ -118,24 +115,6 @@ def test_events_keep_all_their_fields_their_times_and_their_order(
         ops.finish(sides.target, batch)
 
 
-def test_a_batch_that_came_twice_is_written_once(sides: Sides) -> None:
-    class Crash(BaseException):
-        pass
-
-    class Dies(QueueMover):
-        def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
-            super().process_batch(conn, batch)
-            raise Crash
-
-    sides.create("copied")
-    dies = sides.mover(Dies)
-    sides.send(*(("t", str(number)) for number in range(500)))
-    with pytest.raises(Crash):
-        dies.run_once()
-    sides.mover()
-    sides.same()
-
-
 def test_a_copy_that_fails_on_the_way_leaves_nothing_and_is_done_again(sides: Sides) -> None:
     sides.create("copied")
     mover = sides.mover()
@@ -197,17 +176,6 @@ def test_to_another_queue_of_the_same_database_but_not_into_itself(sides: Sides)
     itself.target_queue = sides.queue
     with pytest.raises(errors.InvalidParameter, match="into itself"):
         itself.run(until_empty=True)
-
-
-def test_it_runs_by_its_name(cli: Cli, sides: Sides, tmp_path: Path) -> None:
-    sides.create("copied")
-    settings = {"queue": sides.queue, "target_dsn": sides.target_dsn, "target_queue": "copied"}
-    config = tmp_path / "mover.toml"
-    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-    cli.ok("run", "queue_mover", str(config), "--until-empty")
-    sides.send(*EVENTS)
-    cli.ok("run", "queue_mover", str(config), "--until-empty")
-    sides.same()
 
 
 # --- the splitter
