@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +14,11 @@ from shlex import quote
 from pgqpy._runtime.words import ago, duration, plural
 from pgqpy.doctor._finding import Finding, Verdict, note, ok, problem, warning
 from pgqpy.doctor._look import Check, Look
-from pgqpy.doctor._readings import Failure, ForeignLock, Group, Server, Transaction
+from pgqpy.doctor._readings import Failure, ForeignLock, Group, Server, Transaction, group_in
 from pgqpy.doctor._status import ConsumerState, ConsumerStatus, Judgement, QueueState, QueueStatus
 
 #: The operation that the ticker records for maintenance that it does not run.
 REFUSED = "pgq.maint_refused"
-#: The consumer of a partition, and its group.
-PARTITION = re.compile(r"(.+)#\d+", re.DOTALL)
 #: The name in pgq._lock_keys() of the lock by which a ticker leads.
 LEAD = "the ticker's lead"
 
@@ -108,10 +105,8 @@ def stuck_consumers(state: Judgement) -> Iterator[Finding]:
             group = consumers[0][0]
             if group is None:
                 [consumer] = stuck
-                if state.readings.groups is None and (
-                    part := PARTITION.fullmatch(consumer.consumer)
-                ):
-                    unseen[f"{part[1]} of {queue.queue}"] += 1
+                if state.readings.groups is None and (name := group_in(consumer.consumer)):
+                    unseen[f"{name} of {queue.queue}"] += 1
                     continue
                 batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
                 subject = f"{consumer.consumer} is stuck{batch}"

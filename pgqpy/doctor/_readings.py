@@ -348,6 +348,12 @@ def _rows(conn: Connection, kind: type[Row], statement: str, arguments: Any = No
         return cursor.execute(statement, arguments).fetchall()
 
 
+def group_in(consumer: str) -> str | None:
+    """Return the group of which a consumer of this name is a partition, if it is one."""
+    name, _, number = consumer.rpartition("#")
+    return name if name and number.isdigit() else None
+
+
 def may_read(conn: Connection, *names: str) -> bool:
     """Whether the role may select from, or call, all of these."""
     return all(_may_read_each(conn, names))

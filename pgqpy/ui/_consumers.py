@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pgqpy._runtime.words import plural
 from pgqpy.admin import Admin, GroupAdmin
 from pgqpy.cli._events.consumer import events_between, main_consumer
+from pgqpy.doctor._readings import group_in
 from pgqpy.doctor._status import ConsumerStatus
 from pgqpy.errors import ConsumerNotRegistered, InvalidParameter, PgqError
 from pgqpy.models import GroupInfo, Start
@@ -156,10 +157,9 @@ def _groups(look: Look, queue: str | None, name: str | None = None) -> list[Grou
 
 def _group_of(queue: str, consumer: str, groups: list[GroupInfo]) -> str | None:
     """Return the group of which a consumer is a partition."""
-    name, hash_sign, number = consumer.rpartition("#")
-    is_partition = hash_sign and number.isdigit()
+    name = group_in(consumer)
     known = any((each.queue_name, each.group_name) == (queue, name) for each in groups)
-    return name if is_partition and known else None
+    return name if known else None
 
 
 def _move(look: Look, queue: str, at: ConsumerStatus, to: str) -> _Move:

@@ -73,7 +73,7 @@ def run(look: Look, form: Mapping[str, str]) -> Done:
 
 
 def change(past: str, what: Callable[[Tasks, str], None]) -> Callable[..., Done]:
-    """Return the action that changes the schedule of the page."""
+    """Return the action that changes the schedule, or the task queue, of the page."""
 
     def act(look: Look, form: Mapping[str, str]) -> Done:
         what(Tasks(look.visit.conn), look.name)

@@ -24,7 +24,7 @@ from pgqpy.ui import _chosen, _pipeline
 from pgqpy.ui._chosen import CHANGES, allowed
 from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
 from pgqpy.ui._overview import COUNTED, TASK_SIZES, WORKERS
-from pgqpy.ui._periodic import schedules
+from pgqpy.ui._periodic import change, schedules
 from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
 from pgqpy.ui._queues import changed_in, require_name
 from pgqpy.ui._view import Done, Look, NotFound, View, address, digits
@@ -196,16 +196,6 @@ def limit(look: Look, form: Mapping[str, str]) -> Done:
     return Done(f"set the limits of {look.name}")
 
 
-def switch(past: str, change: Callable[[Tasks, str], None]) -> Callable[..., Done]:
-    """Return the action that pauses or resumes the queue of the page."""
-
-    def act(look: Look, form: Mapping[str, str]) -> Done:
-        change(Tasks(look.visit.conn), look.name)
-        return Done(f"{past} {look.name}")
-
-    return act
-
-
 def drop(look: Look, form: Mapping[str, str]) -> Done:
     require_name(look, form)
     Tasks(look.visit.conn).drop_queue(look.name, force="force" in form)
@@ -343,8 +333,8 @@ VIEWS = [
         | {
             "configure": configure,
             "limit": limit,
-            "pause": switch("paused", Tasks.pause),
-            "resume": switch("resumed", Tasks.resume),
+            "pause": change("paused", Tasks.pause),
+            "resume": change("resumed", Tasks.resume),
             "drop": drop,
         },
         menu="task_queues",
