@@ -77,18 +77,18 @@ def test_events_are_found_by_type_text_path_time_and_id(
 def test_payloads_are_shown_exactly_masked_and_never_run(
     conn: Connection, queue: str, client: Client
 ) -> None:
-    odd = add(conn, queue, '{"price": 12.50, "big": 123456789012345678901.10, "card": "4711"}')
+    odd = add(conn, queue, '{"price": 12.50, "big": 123456789012345678901.10, "card": "no 4711"}')
     script = add(conn, queue, "<script>alert(1)</script>", "<b>bold</b>")
     page = get(client, f"/event?name={queue}&id={odd}")
     assert "12.50" in page
     assert "123456789012345678901.10" in page
     both = page + get(client, f"/events?name={queue}")
-    assert "4711" not in both
+    assert "no 4711" not in both
     assert "<script>alert" not in both + get(client, f"/event?name={queue}&id={script}")
-    long = add(conn, queue, json.dumps({"card": "4711", "text": "x" * 300_000}))
+    long = add(conn, queue, json.dumps({"card": "no 4711", "text": "x" * 300_000}))
     page = get(client, f"/event?name={queue}&id={long}")
     assert "Only the first 200,000 characters" in page
-    assert "4711" not in page
+    assert "no 4711" not in page
     conn.execute(
         "select pgq.insert_event(%s, 'a', 'b', repeat('e', 9000000), null, null, null)", [queue]
     )
@@ -105,20 +105,20 @@ def test_a_deeply_nested_payload_is_shown_as_it_is_and_with_masks_not_at_all(
 ) -> None:
     plain, hiding = console(dsn), console(dsn, mask=["$..password"])
     for depth in (100, 500, 980, 5000):
-        nested = "[" * depth + '{"password": "4711"}' + "]" * depth
+        nested = "[" * depth + '{"password": "no 4711"}' + "]" * depth
         conn.execute(
             "select pgq.insert_event(%s, 'U:id', %s, 't', null, null, null)", [queue, nested]
         )
         number = add(conn, queue, nested)
         for url in (f"/events?name={queue}", f"/event?name={queue}&id={number}"):
             get(plain, url)
-            assert "4711" not in get(hiding, url)
+            assert "no 4711" not in get(hiding, url)
         get(hiding, f"/event?name={queue}&id={number - 1}")
-        assert "4711" not in get(hiding, f"/events?name={queue}&download=csv")
+        assert "no 4711" not in get(hiding, f"/events?name={queue}&download=csv")
     wide = add(conn, queue, "[" * 900 + "1," * 50_000 + "1" + "]" * 900)
     assert len(get(plain, f"/event?name={queue}&id={wide}")) < 1_000_000
-    marked = add(conn, queue, '\ufeff{"password": "0815"}')
-    assert "0815" not in get(hiding, f"/event?name={queue}&id={marked}")
+    marked = add(conn, queue, '\ufeff{"password": "no 0815"}')
+    assert "no 0815" not in get(hiding, f"/event?name={queue}&id={marked}")
 
 
 def test_bytes_that_are_no_text_are_told_and_the_console_goes_on(
@@ -150,7 +150,7 @@ def test_a_captured_change_is_compared_with_the_row_before(
 ) -> None:
     conn.execute("create table flight (id int primary key, delay int, card text)")
     conn.execute("select pgq.capture_table('flight', %s, old_values => 'changed')", [queue])
-    conn.execute("insert into flight values (1, 5, '4711')")
+    conn.execute("insert into flight values (1, 5, 'no 4711')")
     conn.execute("update flight set delay = 12")
     conn.execute("delete from flight")
     ids = [n for (n,) in conn.execute("select ev_id from pgq.event_template order by ev_id")]
@@ -160,7 +160,7 @@ def test_a_captured_change_is_compared_with_the_row_before(
     )
     assert "changed" not in inserted + deleted
     assert "UPDATE public.flight" in get(client, f"/events?name={queue}")
-    assert "4711" not in inserted + updated + deleted
+    assert "no 4711" not in inserted + updated + deleted
 
 
 def test_the_page_of_an_event_says_where_it_is_for_each_consumer(
@@ -227,12 +227,12 @@ def test_the_page_of_a_queue_lists_the_delayed_events_that_are_due_next(
     page = f"/queue?name={queue}"
     assert "Delayed events" not in get(client, page)
     insert = "select pgq.insert_event_at(%s, now() + n * interval '1 h', 'remind', %s || n)"
-    masked = '{"card": "4711", "n": 0} '
+    masked = '{"card": "no 4711", "n": 0} '
     conn.execute(f"{insert} from generate_series(40, 1, -1) n".encode(), [queue, "later "])
     conn.execute(f"{insert} from (values (0.5)) v (n)".encode(), [queue, masked])
     shown = get(client, page)
     listed = shown.partition("Delayed events</h2>")[2]
-    assert "4711" not in shown
+    assert "no 4711" not in shown
     assert listed.index("later 1<") < listed.index("later 19<")
     assert "later 20<" not in shown
     assert "Only the next 20 are shown." in shown
@@ -247,11 +247,11 @@ def test_the_page_of_a_queue_lists_the_delayed_events_that_are_due_next(
 
 
 def test_what_was_found_is_downloaded(conn: Connection, queue: str, client: Client) -> None:
-    add(conn, queue, '{"id": 1, "card": "4711"}')
+    add(conn, queue, '{"id": 1, "card": "no 4711"}')
     add(conn, queue, 'a "quoted", line\nand another', "refund")
     lines = get(client, f"/events?name={queue}&download=jsonl").splitlines()
     assert [json.loads(each)["type"] for each in lines] == ["order", "refund"]
-    assert "4711" not in lines[0]
+    assert "no 4711" not in lines[0]
     answer = client.get(f"/events?name={queue}&type=refund&download=csv", headers={ROLE: OWNER})
     assert "attachment" in answer.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(answer.text))
@@ -279,12 +279,13 @@ def test_no_cell_of_a_download_is_a_formula(conn: Connection, queue: str, client
 def test_a_download_masks_the_row_before_too(conn: Connection, queue: str, client: Client) -> None:
     conn.execute("create table payment (id int primary key, card text)")
     conn.execute("select pgq.capture_table('payment', %s, old_values => 'row')", [queue])
-    conn.execute("insert into payment values (1, '4711')")
-    conn.execute("update payment set card = '0815'")
+    conn.execute("insert into payment values (1, 'no 4711')")
+    conn.execute("update payment set card = 'no 0815'")
     conn.execute(
-        "select pgq.insert_event(%s, 'a', 'b', %s, null, null, null)", [queue, '{"card": "4711"}']
+        "select pgq.insert_event(%s, 'a', 'b', %s, null, null, null)",
+        [queue, '{"card": "no 4711"}'],
     )
     for url in ("&download=jsonl", "&download=csv", ""):
         page = get(client, f"/events?name={queue}{url}")
-        assert "4711" not in page
-        assert "0815" not in page
+        assert "no 4711" not in page
+        assert "no 0815" not in page

@@ -231,10 +231,10 @@ def test_a_change_is_for_one_queue(client: Client, tasks: Tasks) -> None:
 
 def test_masked_payloads_are_not_edited_nor_shown(dsn: str, console: Console, tasks: Tasks) -> None:
     client = console(dsn, mask=["$.card.number", "$.task"])
-    card = {"number": "4711", "type": "debit"}
+    card = {"number": "no 4711", "type": "debit"}
     one = f"/task?id={tasks.push('mails', {'card': card, 'task': 's3cret'})}"
     for shown in (get(client, page()), get(client, one)):
-        assert "4711" not in shown
+        assert "no 4711" not in shown
         assert "s3cret" not in shown
         assert "debit" in shown
     with pytest.raises(ValueError, match="no path like"):
@@ -267,7 +267,7 @@ def test_of_large_tasks_pages_read_a_piece_that_shows_nothing_masked(
 ) -> None:
     client, masking = console(dsn), console(dsn, mask=["$.card"])
     tasks.set_config("mails", "keep", "1 day")
-    large = "jsonb_build_object('card', '4711', 'text', repeat('x', %s))"
+    large = "jsonb_build_object('card', 'no 4711', 'text', repeat('x', %s))"
     conn.execute(f"select pgq_task.push('mails', {large}) from generate_series(1, 12)", [2_000_000])
     conn.execute(f"select pgq_task.push('mails', {large}, priority => -1)", [20_000_000])
     done = [each.id for each in tasks.pop("mails", max_tasks=4)]
@@ -278,9 +278,9 @@ def test_of_large_tasks_pages_read_a_piece_that_shows_nothing_masked(
             tracemalloc.reset_peak()
             shown = get(client, url)
             assert tracemalloc.get_traced_memory()[1] < 5_000_000
-            assert "4711" in shown
+            assert "no 4711" in shown
             assert "Another payload" not in shown
-            assert "4711" not in get(masking, url)
+            assert "no 4711" not in get(masking, url)
     finally:
         tracemalloc.stop()
     assert "kB, not read)" in shown
