@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pgqpy.telemetry import _spans as spans
+from pgqpy.telemetry._carried import carried
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -54,7 +55,7 @@ def headers(item: Event | Task | None = None) -> dict[str, str]:
     Empty if the current span is not recorded, or telemetry is off; if the event or task has none.
     """
     if item is not None:
-        return spans.carried(item)
+        return carried(item)
     return {} if spans.active is None else spans.active.headers()
 
 
@@ -66,7 +67,7 @@ def context_of(item: Event | Task) -> Context:
     """
     from opentelemetry.context import get_current
 
-    carried = spans.carried(item)
-    if spans.active is None or not carried:
+    named = carried(item)
+    if spans.active is None or not named:
         return get_current()
-    return spans.active.context(carried)
+    return spans.active.context(named)

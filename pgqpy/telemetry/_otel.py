@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from pgqpy._wire.event_data import json_text
 from pgqpy.event import Event, UnreadableEvent
-from pgqpy.telemetry._spans import EVENTS, OFF, TASKS, Span, carried, carried_by
+from pgqpy.telemetry._carried import EVENTS, OFF, TASKS, Span, carried, carried_by
 
 #: Links of a batch's span; more are cut off by the SDK, too.
 MOST_LINKS = 128

@@ -6,74 +6,17 @@ is one comparison.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from pgqpy._wire.cloud_event import kept_attributes
 from pgqpy._wire.event_data import json_text
+from pgqpy.telemetry._carried import EVENTS, OFF, TASKS, Span, carried, carried_by
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.metrics import Meter
+    from pgqpy.telemetry._otel import Spans
 
-EVENTS = "pgq"
-TASKS = "pgq_task"
-
-#: The names of W3C's headers.
-_HEADERS = ("traceparent", "tracestate")
-
-
-#: An ev_extra4 with nothing else.
-_TEXT = re.compile(r'\{"traceparent":"[0-9a-f-]{55}"\}')
-
-
-class Span:
-    """A block that is measured; this class, for when telemetry is off, does nothing."""
-
-    #: The number of events or tasks, to be set within the block if they may be several.
-    count: int | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
-
-
-OFF = Span()
-
-
-class Current(Protocol):
-    """The event that a batch is at, if its events are processed one after the other."""
-
-    event: Any
-    began: float
-
-    def failed(self, error: BaseException) -> None: ...
-
-
-class Spans(Protocol):
-    """What makes spans: of module `_otel`."""
-
-    meter: Meter
-
-    def headers(self) -> dict[str, str]: ...
-    def text(self) -> str | None: ...
-    def context(self, headers: dict[str, str]) -> Context: ...
-    def sending(self, system: str, queue: str) -> Span: ...
-    def batch(self, batch: Any) -> Span: ...
-    def one_by_one(self, batch: Any) -> Current | None: ...
-    def event(self, batch: Any, event: Any) -> Span: ...
-    def tasks(self, way: str, tasks: Sequence[Any]) -> Span: ...
-
+__all__ = ["EVENTS", "TASKS"]
 
 #: Set while telemetry is on.
 active: Spans | None = None
@@ -147,34 +90,6 @@ def headers_with_trace(headers: Any) -> Any:
     if active is None or not (headers is None or isinstance(headers, Mapping)):
         return headers
     return {**active.headers(), **(headers or {})} or None
-
-
-def carried(item: Any) -> dict[str, str]:
-    """Return W3C's headers of an event's or a task's trace; empty if it has none."""
-    if hasattr(item, "headers"):
-        return _headers_in(item.headers)
-    try:
-        return carried_by(item.extra4)
-    except ValueError:  # Its texts are not UTF-8.
-        return {}
-
-
-def carried_by(extra4: str | None) -> dict[str, str]:
-    """Return W3C's headers in an event's ev_extra4."""
-    if extra4 is None or '"traceparent"' not in extra4:
-        return {}
-    if _TEXT.fullmatch(extra4):
-        return {"traceparent": extra4[16:-2]}
-    try:
-        return _headers_in(json.loads(extra4))
-    except ValueError:
-        return {}
-
-
-def _headers_in(found: object) -> dict[str, str]:
-    if not isinstance(found, Mapping) or "traceparent" not in found:
-        return {}
-    return {name: value for name in _HEADERS if isinstance(value := found.get(name), str)}
 
 
 def trace_fields(item: Any) -> dict[str, str]:
