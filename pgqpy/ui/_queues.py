@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from pgqpy.admin import Admin
 from pgqpy.cli._events.queue import PARAMETERS
+from pgqpy.connection import Connection
 from pgqpy.errors import InvalidParameter, PermissionDenied, translate_errors
 from pgqpy.ui._overview import Line, read_status
 from pgqpy.ui._piece import CUT
-from pgqpy.ui._view import Done, Look, View, address
+from pgqpy.ui._view import Action, Done, Look, View, address
 
 #: The event tables: which one is written now, and their sizes.
 TABLES = """
@@ -97,32 +98,41 @@ def queue(look: Look) -> dict[str, Any]:
     }
 
 
-def create(look: Look, form: Mapping[str, str]) -> Done:
-    name = form.get("name", "").strip()
-    created = Admin(look.visit.conn).create_queue(name)
-    told = f"created queue {name}" if created else f"queue {name} exists already"
-    return Done(told, address("queue", name=name))
+def actions(
+    client: Callable[[Connection], Any],
+    set_config: Callable[..., None],
+    what: str,
+    path: str,
+    parameters: Iterable[str],
+) -> tuple[Action, dict[str, Action]]:
+    """Return the action that creates a queue, of events or of tasks, and those of one."""
 
+    def create(look: Look, form: Mapping[str, str]) -> Done:
+        name = form.get("name", "").strip()
+        created = client(look.visit.conn).create_queue(name)
+        told = f"created {what} {name}" if created else f"{what} {name} exists already"
+        return Done(told, address(path, name=name))
 
-def changed_in(form: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Return the fields that the viewer has changed: others may have set the rest since."""
-    return [name for name in names if name in form and form[name] != form.get(f"before_{name}")]
+    def configure(look: Look, form: Mapping[str, str]) -> Done:
+        # What the viewer has changed: others may have set the rest since.
+        changed = [
+            name for name in parameters if name in form and form[name] != form.get(f"before_{name}")
+        ]
+        for name in changed:
+            set_config(client(look.visit.conn), look.name, name, form[name].strip() or None)
+        told = f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed"
+        return Done(told)
 
+    def drop(look: Look, form: Mapping[str, str]) -> Done:
+        if form.get("confirm") != look.name:
+            raise InvalidParameter(
+                "the queue was not dropped: the name typed is another one",
+                hint=f"type {look.name} to drop it",
+            )
+        client(look.visit.conn).drop_queue(look.name, force="force" in form)
+        return Done(f"dropped {what} {look.name}", f"/{path}s")
 
-def require_name(look: Look, form: Mapping[str, str]) -> None:
-    """Raise InvalidParameter unless the viewer has typed the queue's name."""
-    if form.get("confirm") != look.name:
-        raise InvalidParameter(
-            "the queue was not dropped: the name typed is another one",
-            hint=f"type {look.name} to drop it",
-        )
-
-
-def configure(look: Look, form: Mapping[str, str]) -> Done:
-    changed = changed_in(form, PARAMETERS)
-    for name in changed:
-        Admin(look.visit.conn).set_queue_config(look.name, name, form[name].strip() or None)
-    return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
+    return create, {"configure": configure, "drop": drop}
 
 
 def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
@@ -131,19 +141,14 @@ def disable_insert(look: Look, form: Mapping[str, str]) -> Done:
     return Done(f"{look.name} {'refuses' if value == 'true' else 'takes'} events")
 
 
-def drop(look: Look, form: Mapping[str, str]) -> Done:
-    require_name(look, form)
-    Admin(look.visit.conn).drop_queue(look.name, force="force" in form)
-    return Done(f"dropped queue {look.name}", "/queues")
-
-
+create, _OF_ONE = actions(Admin, Admin.set_queue_config, "queue", "queue", PARAMETERS)
 VIEWS = [
     View("queues", "Queues", queues, {"create": create}, menu="queues"),
     View(
         "queue",
         "Queue",
         queue,
-        {"configure": configure, "disable_insert": disable_insert, "drop": drop},
+        _OF_ONE | {"disable_insert": disable_insert},
         menu="queues",
     ),
 ]

@@ -26,7 +26,7 @@ from pgqpy.ui._mask import UNREADABLE, masked, read_flat_json
 from pgqpy.ui._overview import COUNTED, TASK_SIZES, WORKERS
 from pgqpy.ui._periodic import change, schedules
 from pgqpy.ui._piece import IN_LIST, LONGEST, ON_PAGE, header, piece
-from pgqpy.ui._queues import changed_in, require_name
+from pgqpy.ui._queues import actions
 from pgqpy.ui._view import Done, Look, NotFound, View, address, digits
 
 #: Tasks on a page, finished ones on it, those that are grouped, groups and workers on a page.
@@ -165,20 +165,6 @@ def _exists(look: Look, queue: str) -> bool:
     return [each.queue_name for each in found] == [queue]
 
 
-def create(look: Look, form: Mapping[str, str]) -> Done:
-    name = form.get("name", "").strip()
-    created = Tasks(look.visit.conn).create_queue(name)
-    told = f"created task queue {name}" if created else f"task queue {name} exists already"
-    return Done(told, address("task_queue", name=name))
-
-
-def configure(look: Look, form: Mapping[str, str]) -> Done:
-    changed = changed_in(form, PARAMETERS)
-    for name in changed:
-        Tasks(look.visit.conn).set_config(look.name, name, form[name].strip() or None)
-    return Done(f"set {', '.join(changed)} of {look.name}" if changed else "nothing was changed")
-
-
 def limit(look: Look, form: Mapping[str, str]) -> Done:
     given = {name: form.get(name, "").strip() for name in LIMITS}
     for name, text in given.items():
@@ -194,12 +180,6 @@ def limit(look: Look, form: Mapping[str, str]) -> Done:
     limits = {name: int(text) if text else None for name, text in given.items()}
     Tasks(look.visit.conn).set_limits(look.name, **limits, rate_period=seconds)
     return Done(f"set the limits of {look.name}")
-
-
-def drop(look: Look, form: Mapping[str, str]) -> Done:
-    require_name(look, form)
-    Tasks(look.visit.conn).drop_queue(look.name, force="force" in form)
-    return Done(f"dropped task queue {look.name}", "/task_queues")
 
 
 # --- one task
@@ -323,6 +303,7 @@ def _gone(look: Look) -> NotFound:
     )
 
 
+create, _OF_ONE = actions(Tasks, Tasks.set_config, "task queue", "task_queue", PARAMETERS)
 VIEWS = [
     View("task_queues", "Tasks", task_queues, {"create": create}, "task_queues", needs=TASK_SIZES),
     View(
@@ -331,11 +312,10 @@ VIEWS = [
         task_queue,
         {name: _chosen.change_all(name) for name in CHANGES}
         | {
-            "configure": configure,
+            **_OF_ONE,
             "limit": limit,
             "pause": change("paused", Tasks.pause),
             "resume": change("resumed", Tasks.resume),
-            "drop": drop,
         },
         menu="task_queues",
     ),
