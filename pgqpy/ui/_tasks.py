@@ -140,7 +140,8 @@ def task_queue(look: Look) -> dict[str, Any]:
         # Not while the page is only kept up to date.
         "count": lambda: _chosen.count(conn, name, look.query),
         "most": _chosen.MOST,
-        "may_configure": may_read_limits and not visit.read_only,
+        "may_change": may_read_limits and not visit.read_only,
+        "switches": (),
     }
 
 
