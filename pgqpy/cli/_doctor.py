@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pgqpy._runtime.words import duration, plural, printable
-from pgqpy.cli._base.command import Command, stuck_after_option
+from pgqpy.cli._base.command import Command, seconds_option, stuck_after_option
 from pgqpy.cli._base.output import empty_table, json_option, show
 from pgqpy.connection import Connection
 from pgqpy.doctor import CHECKS, Finding, Report, Verdict, examine
@@ -31,12 +31,8 @@ _SIGNS = {
 
 
 @click.command(cls=Command, role="pgq_reader")
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=0,
-    metavar="SECONDS",
-    help="Look twice, and forecast when disks are full and consumers have caught up.",
+@seconds_option(
+    "--wait", 0, "Look twice, and forecast when disks are full and consumers have caught up."
 )
 @stuck_after_option
 @json_option

@@ -170,24 +170,30 @@ class Exclusive(click.Option):
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
 )
-stuck_after_option = click.option(
+
+
+def seconds_option(
+    name: str, default: float, text: str, *, least: float = 0
+) -> Callable[[Function], Function]:
+    """Declare an option that takes a time."""
+    return click.option(
+        name,
+        type=click.FloatRange(min=least),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
+stuck_after_option = seconds_option(
     "--stuck-after",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
+    300,
+    "How far behind a consumer, or how old a transaction, may be before it is reported.",
 )
 watch_options = options(
     click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
-    click.option(
-        "--every",
-        type=click.FloatRange(min=0.1),
-        default=1,
-        show_default=True,
-        metavar="SECONDS",
-        help="With --watch: how often.",
-    ),
+    seconds_option("--every", 1, "With --watch: how often.", least=0.1),
 )
 
 

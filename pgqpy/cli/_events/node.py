@@ -26,7 +26,7 @@ from pgqpy.cascade import (
     takeover,
 )
 from pgqpy.cli._base.arguments import TEXT, Name, queue_argument
-from pgqpy.cli._base.command import Group, options, watch_options
+from pgqpy.cli._base.command import Group, options, seconds_option, watch_options
 from pgqpy.cli._base.database import interruptible
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
@@ -64,14 +64,7 @@ NODE = Name(
     ),
 )
 node_arguments = options(queue_argument, click.argument("name", metavar="NODE", type=NODE))
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until a node has caught up.",
-)
+timeout_option = seconds_option("--timeout", 60, "How long to wait until a node has caught up.")
 
 
 @click.group(cls=Group)
@@ -270,14 +263,7 @@ def provide(
     metavar="NODE",
     help="With --dead: do not ask this node either. May be given several times.",
 )
-@click.option(
-    "--max-pause",
-    type=click.FloatRange(min=0),
-    default=10,
-    show_default=True,
-    metavar="SECONDS",
-    help="Give up if writes would be paused for longer.",
-)
+@seconds_option("--max-pause", 10, "Give up if writes would be paused for longer.")
 @timeout_option
 @json_option
 def take_over(

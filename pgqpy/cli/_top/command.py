@@ -16,7 +16,7 @@ import click
 import psycopg
 from rich.live import Live
 
-from pgqpy.cli._base.command import Command, stuck_after_option
+from pgqpy.cli._base.command import Command, seconds_option, stuck_after_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import console
@@ -53,14 +53,7 @@ SEQUENCES = {
 
 
 @click.command(cls=Command, role="pgq_reader")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=1,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often the database is read.",
-)
+@seconds_option("--every", 1, "How often the database is read.", least=0.1)
 @stuck_after_option
 def top(dsn: str, every: float, stuck_after: float) -> None:
     """Watch queues, consumers, tasks, workers and problems on a full screen.

@@ -66,20 +66,6 @@ def test_a_key_makes_a_repeated_insert_a_no_op(cli: Cli, queue: str) -> None:
     assert [event["data"] for event in cli.json_lines("event", "peek", queue)] == ["d"]
 
 
-def test_options_that_make_no_sense_are_explained(cli: Cli, queue: str, tmp_path: Path) -> None:
-    file = tmp_path / "events.jsonl"
-    file.touch()
-    insert = ("event", "insert", queue)
-    for options in (
-        ("t", "d", "--at", "2030-01-01", "--delay", "1h"),
-        ("t", "d", "--at", "tomorrow"),
-        ("--file", str(file), "--key", "k"),
-    ):
-        cli.fails(*insert, *options, exit_code=2)
-    assert "'90 seconds'" in cli.fails(*insert, "t", "d", "--delay", "soon")
-    assert cli.fails("event", "cancel", queue, exit_code=2)
-
-
 def test_what_waits_is_counted_by_status_and_show(cli: Cli, conn: Connection, queue: str) -> None:
     assert "no delayed events" in cli.ok("event", "delayed", queue)
     shown = cli.json("queue", "show", queue)

@@ -97,8 +97,13 @@ def test_wrong_usage_is_told(cli: Cli, queue: str) -> None:
         ("type", "data", "--whole-row"),
         ("type", "a\0b"),
         ("type", "data", "--extra1", "a\0b"),
+        ("type", "data", "--at", "2030-01-01", "--delay", "1h"),
+        ("type", "data", "--at", "tomorrow"),
+        ("--file", "-", "--key", "k"),
     ):
         cli.fails(*insert, *arguments, exit_code=2)
+    assert "'90 seconds'" in cli.fails(*insert, "type", "data", "--delay", "soon")
+    cli.fails("event", "cancel", queue, exit_code=2)
     assert "nosuch.csv" in cli.fails(*insert, "--file", "nosuch.csv", exit_code=2)
     cli.fails("event", "peek", queue, "--from-tick", "1", exit_code=2)
     ticks = ("--from-tick", "1", "--to-tick", "2")
