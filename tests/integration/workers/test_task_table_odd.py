@@ -143,6 +143,8 @@ def test_ending_the_transaction_is_a_failure(dsn: str, mail: Connection, end: st
 
     work(dsn, ends, batch_size=3, retry_policy=HOUR)
     assert states(mail)[2] == ("failed", True, 1)
+    said = "is not for this connection" if end == "the method" else "has ended the transaction"
+    assert said in last_error(mail, 2)
     assert ops.value(mail, "select count(distinct id) from sent where id <> 2") == 2
     assert {status for status, _, _ in states(mail).values()} == {"succeeded", "failed"}
 

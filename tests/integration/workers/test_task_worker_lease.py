@@ -17,8 +17,11 @@ import pgqpy
 from pgqpy import FixedDelay
 from pgqpy._runtime.acompat import AsyncInterruptible
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
+from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._worker import exchange
+from pgqpy.tasks._worker.completer import Completer
+from pgqpy.tasks._worker.leases import Leases
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connect, Connection
@@ -296,5 +299,39 @@ def test_a_task_whose_renewal_has_no_answer_when_it_ends_is_finished(
     worker = Worker(dsn, "work", lease=1)
     worker.run(until_empty=True)
     opening.cancel()
+    assert worker.lost == []
+    assert left(conn) == []
+
+
+def test_a_task_whose_renewal_is_answered_just_now_is_finished(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the server it has a version that the worker is about to learn."""
+    renewed, ending = threading.Event(), threading.Event()
+    ask, prepare = Leases._ask, Completer.prepare
+
+    def late(leases: Leases, its: Connection, statement: bytes, *arguments: Any) -> Any:
+        rows = ask(leases, its, statement, *arguments)
+        if statement is sql.RENEW:
+            renewed.set()
+            assert ending.wait(PATIENCE)
+            # For one that does not wait for the answer.
+            time.sleep(0.2)
+        return rows
+
+    def noted(completer: Completer, *arguments: Any) -> Any:
+        if renewed.is_set():
+            ending.set()
+        return prepare(completer, *arguments)
+
+    class Worker(Noting, TaskWorker):
+        def handle_task(self, task: Task) -> None:
+            assert renewed.wait(PATIENCE)
+
+    monkeypatch.setattr(Leases, "_ask", late)
+    monkeypatch.setattr(Completer, "prepare", noted)
+    tasks.push("work", 1)
+    worker = Worker(dsn, "work", lease=1)
+    worker.run(until_empty=True)
     assert worker.lost == []
     assert left(conn) == []
