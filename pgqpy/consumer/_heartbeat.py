@@ -21,7 +21,7 @@ def start_heartbeat(
     needed: Callable[[], bool] = lambda: True,
 ) -> Heartbeat:
     """Call ``beat`` in a thread ``every`` seconds, while it is ``needed``."""
-    at = monotonic() + every
+    at = monotonic() + every if needed() else 0.0
 
     def due() -> float:
         nonlocal at

@@ -373,6 +373,25 @@ def test_retries_are_not_passed_over_by_a_process_that_survives_the_loss_of_the_
     assert sides.counts() == {"a": 1, "B": 1}
 
 
+def test_the_loss_of_the_target_is_said_and_is_no_failure_of_its_batch(
+    sides: Sides, connect: Connect, background: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Loses(Copier):
+        lost = False
+
+        def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
+            if not self.lost:
+                self.lost = True
+                pid = target.info.backend_pid
+                ops.value(connect(), "select pg_terminate_backend(%s, 60000)", pid)
+            super().process_remote_event(target, event)
+
+    background(sides.made(Loses, "a"))
+    eventually(sides.target, "select exists (select from seen where data = 'a')")
+    assert "consumer copier lost the target database: " in caplog.text
+    assert "failed" not in caplog.text
+
+
 def test_an_idle_queues_heartbeats_do_not_separate_source_and_target(
     sides: Sides, copier: Copier, send: Send
 ) -> None:
