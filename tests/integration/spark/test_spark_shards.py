@@ -478,6 +478,9 @@ def test_what_is_wrong_is_named(shards: Shards) -> None:
         source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | options)
         with pytest.raises(PgqError, match=error):
             source.reader(source.schema())
+    # A stream hears of its map before it starts.
+    with pytest.raises(InvalidShardMap, match="cannot read /no/such"):
+        PgqDataSource({"shards": "/no/such.toml", "queue": QUEUE, "consumer": "c"}).schema()
     for payload in ({}, {"payload": "json"}):
         source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | payload)
         with pytest.raises(InvalidOption, match=r"column shard.*int"):
