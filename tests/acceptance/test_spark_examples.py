@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as parquet
 import pytest
 
 from tests.fixtures import queue_ops as ops
@@ -142,38 +141,3 @@ def test_a_queue_gets_invoices_of_what_another_has_on_a_cluster(
     submitted.finish(SPARK_PATIENCE)
     assert sent(conn) == due(conn)
     worker.hear("Asked to launch executor")
-
-
-# Both commands of the example in one process, for each would start Java.
-ARCHIVE_AND_REPLAY = """
-import runpy, sys
-
-program, archive = sys.argv[1:]
-for arguments in (["--once"], ["--replay", "french"]):
-    sys.argv = [program, *arguments, "--archive", archive]
-    runpy.run_path(program, run_name="__main__")
-"""
-
-
-def test_the_archive_has_what_the_queue_has_and_gives_it_back(
-    conn: Connection, dsn: str, shop: str, run: Run, tmp_path: Path
-) -> None:
-    run(
-        *(sys.executable, "-c", ARCHIVE_AND_REPLAY),
-        *(str(EXAMPLES / "spark_archive_replay.py"), str(tmp_path / "archive")),
-        environment={"PGQPY_DSN": dsn},
-    ).finish(SPARK_PATIENCE)
-    columns = ["ev_id", "ev_type", "ev_data", "ev_extra1"]
-    archived = parquet.read_table(tmp_path / "archive", columns=columns).to_pylist()
-    queued = conn.execute(
-        "select ev_id, ev_type, ev_data, ev_extra1 from pgq.event_template where ev_extra4 is null"
-    )
-    assert Counter(map(tuple, map(dict.values, archived))) == Counter(queued.fetchall())
-
-    sent_again = conn.execute(
-        "select (ev_extra4::json ->> 'ev_id')::int8, ev_type, ev_data, ev_extra1"
-        " from pgq.event_template where ev_extra4 is not null"
-    )
-    french = [tuple(row.values()) for row in archived if '"FR"' in row["ev_data"]]
-    assert french
-    assert Counter(sent_again.fetchall()) == Counter(french)

@@ -1,15 +1,20 @@
-"""Copies kept as docs/spark.md shows it are what the table is."""
+"""Copies kept as docs/spark.md shows it, and its example of an archive."""
 
 from __future__ import annotations
 
 import random
+import runpy
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_example import EXAMPLES, Run
 from tests.fixtures.pages import blocks, section, text_of
 from tests.fixtures.spark_ops import load, run_once
 
@@ -130,3 +135,30 @@ def test_a_copy_in_files_is_the_table(
         files = spark.read.parquet(str(tmp_path / f"{version + 1}"))
         rows = files.where("ev_table = 'public.orders'").select("id", "name", "amount")
         assert sorted(map(tuple, rows.collect())) == held(orders)
+
+
+def test_the_archive_has_what_the_queue_has_and_gives_it_back(
+    spark: SparkSession, conn: Connection, dsn: str, start: Run, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert start("spark_shop.py").finish() == ["1,000 orders placed"]
+    ops.tick(conn, "shop")
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    program, archive = str(EXAMPLES / "spark_archive_replay.py"), str(tmp_path / "archive")
+    for arguments in (["--once"], ["--replay", "french"]):
+        monkeypatch.setattr(sys, "argv", [program, *arguments, "--archive", archive])
+        runpy.run_path(program, run_name="__main__")
+    columns = ["ev_id", "ev_type", "ev_data", "ev_extra1"]
+    archived = parquet.read_table(tmp_path / "archive", columns=columns).to_pylist()
+    queued = conn.execute(
+        "select ev_id, ev_type, ev_data, ev_extra1 from pgq.event_template where ev_extra4 is null"
+    )
+    assert Counter(map(tuple, map(dict.values, archived))) == Counter(queued.fetchall())
+
+    sent_again = conn.execute(
+        "select (ev_extra4::json ->> 'ev_id')::int8, ev_type, ev_data, ev_extra1"
+        " from pgq.event_template where ev_extra4 is not null"
+    )
+    french = [tuple(row.values()) for row in archived if '"FR"' in row["ev_data"]]
+    assert french
+    assert Counter(sent_again.fetchall()) == Counter(french)

@@ -138,15 +138,12 @@ class Options:
                 )
         return cls(**values)
 
-    def connect(self, application_name: str) -> pgqpy.Connection:
-        """Open a connection in autocommit, by the options or the environment."""
-        return self._connect(self.dsn, application_name)
-
-    def _connect(self, dsn: str | None, application_name: str) -> pgqpy.Connection:
+    def connect(self, application_name: str, dsn: str | None = None) -> pgqpy.Connection:
+        """Open a connection in autocommit: to ``dsn``, or by the options or the environment."""
         settings = {} if self.password is None else {"password": self.password}
         # No prepared statements: a pooler in between may not know them, and few are run twice.
         return pgqpy.connect(
-            dsn,
+            dsn or self.dsn,
             autocommit=True,
             prepare_threshold=None,
             application_name=application_name[:63],
@@ -208,7 +205,7 @@ class EventOptions(Options):
         if self.read_dsn is None:
             yield None
             return
-        with self._connect(self.read_dsn, application_name) as conn:
+        with self.connect(application_name, self.read_dsn) as conn:
             yield conn
 
     def with_values(self, **values: object) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,7 +15,6 @@ from pgqpy.errors import ConnectionFailed, InvalidShardMap
 from pgqpy_consumers.spark import _ranges as ranges
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
-    EVENT_COLUMNS,
     EVENT_SCHEMA,
     SHARD,
     SHARDS_SCHEMA,
@@ -163,9 +162,11 @@ def _known(options: EventOptions) -> StructType:
 
 def event_schema(options: EventOptions) -> StructType:
     """The default schema: the columns of events, or those named in option columns. Raises
-    InvalidOption if there is no such column, or if option payload needs other columns."""
+    InvalidOption if there is no such column, or if option payload needs other columns; and
+    InvalidShardMap, which a stream would not notice before it starts."""
+    places = [*databases(options).values()]
     if options.contract is not None:
-        return _contract_schema(options)
+        return _contract_schema(options, places)
     if options.payload is not None:
         raise InvalidOption(
             "option payload needs .schema(...): the columns to decode from ev_data",
@@ -177,18 +178,17 @@ def event_schema(options: EventOptions) -> StructType:
     unknown = [name for name in columns if name not in known.names]
     if unknown:
         raise InvalidOption(
-            f"option columns names {unknown[0]!r}", hint=f"Events have {', '.join(EVENT_COLUMNS)}."
+            f"option columns names {unknown[0]!r}", hint=f"Events have {', '.join(known.names)}."
         )
     return StructType([known[name] for name in columns])
 
 
-def _contract_schema(options: EventOptions) -> StructType:
+def _contract_schema(options: EventOptions, places: Sequence[EventOptions]) -> StructType:
     """By the contract in the first database that can be reached: each of them has it."""
     from pgqpy_consumers.spark._contract import contract_schema
 
     assert options.contract is not None
-    *before, last = databases(options).values()
-    for each in (*before, last):
+    for each in places:
         try:
             with each.connect("pgqpy spark read") as conn:
                 schema = contract_schema(
@@ -196,7 +196,7 @@ def _contract_schema(options: EventOptions) -> StructType:
                 )
             break
         except ConnectionFailed:
-            if each is last:
+            if each is places[-1]:
                 raise
     if options.shards is None:
         return schema

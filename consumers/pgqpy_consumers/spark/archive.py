@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, LiteralString, Unpack
 
 import psycopg
@@ -103,7 +103,6 @@ class Archive(SparkConsumer):
             raise TypeError(f"{type(self).__name__} needs a path")
         self.shard = shard
         self._dsn = dsn
-        self._session: SparkSession | None = None
 
     def on_commit(self, commit: Commit) -> None:
         """Called when a range is archived: the place for metrics."""
@@ -281,7 +280,7 @@ class Archive(SparkConsumer):
         there = batch.elsewhere
         found = there and there.use(batch, lambda standby, _: read(standby=standby))
         source = found or read()
-        spark = self._utc_session()
+        spark = self._utc_session
         parts = min(
             -(-(end.seq - start.seq) // self.events_per_file),
             self.num_partitions or spark.sparkContext.defaultParallelism,
@@ -299,13 +298,13 @@ class Archive(SparkConsumer):
         with_columns = events.select("*", sf.lit(self.queue).alias("queue"), *partitions)
         return with_columns.sortWithinPartitions("queue", *partition_by, "ev_id")
 
+    @cached_property
     def _utc_session(self) -> SparkSession:
         """A session with days in UTC, and with times in a format that all programs read."""
-        if self._session is None:
-            self._session = self.spark.newSession()
-            for name, value in _SETTINGS.items():
-                self._session.conf.set(name, value)
-        return self._session
+        session = self.spark.newSession()
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        return session
 
 
 _SETTINGS = {

@@ -30,11 +30,9 @@ from pgqpy_consumers.spark._events import (
 )
 from pgqpy_consumers.spark._ranges import conninfo, newest
 from pgqpy_consumers.spark._shards import shares
-from pgqpy_consumers.spark.session import get_session, program_session, run_program
+from pgqpy_consumers.spark.session import get_session, run_program
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from pyspark.sql import DataFrame, SparkSession
 
     from pgqpy_consumers.spark._shards_consumer import ShardLoops
@@ -213,16 +211,7 @@ class SparkConsumer:
         usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
         """
 
-        def run(given: Namespace) -> None:
-            spark = program_session(given.master)
-            names = {"queue": given.queue, "consumer": given.consumer}
-            # Constructors of subclasses need not take one.
-            there = {} if given.read_dsn is None else {"read_dsn": given.read_dsn}
-            made = cls(given.dsn, spark=spark, **names, **there)
-            made.run(until_empty=given.once)
-
-        about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
-        sys.exit(run_program(about, run))
+        sys.exit(run_program(cls))
 
     # --- session and connection
 

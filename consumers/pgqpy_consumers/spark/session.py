@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyspark import SparkConf, SparkContext
@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pgqpy.errors import PgqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
@@ -71,8 +71,9 @@ def program_session(master: str | None = None) -> SparkSession:
     return get_session(master)
 
 
-def run_program(about: str, run: Callable[[argparse.Namespace], None]) -> int:
-    """Parse the command line, and call ``run`` with its options; return the exit code."""
+def run_program(cls: type[Any]) -> int:
+    """Run a class of consumers with the options of the command line; return the exit code."""
+    about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--dsn", help="the database; default: PGQPY_DSN, then libpq's environment")
     parser.add_argument("--read-dsn", metavar="DSN", help="a standby, on which events are read")
@@ -80,10 +81,13 @@ def run_program(about: str, run: Callable[[argparse.Namespace], None]) -> int:
     parser.add_argument("--consumer", help="the name, instead of the class's")
     parser.add_argument("--master", metavar="URL", help="where Spark runs; default: local[*]")
     parser.add_argument("--once", action="store_true", help="process what is there now, and end")
-    given = parser.parse_args()
+    given = vars(parser.parse_args())
+    dsn, master, once = map(given.pop, ("dsn", "master", "once"))
     log_batches()
     try:
-        run(given)
+        # Constructors of subclasses need not take what is not given.
+        names = {name: value for name, value in given.items() if value is not None}
+        cls(dsn, spark=program_session(master), **names).run(until_empty=once)
     except KeyboardInterrupt:
         return 130
     except PgqError as error:

@@ -478,10 +478,32 @@ def test_what_is_wrong_is_named(shards: Shards) -> None:
         source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | options)
         with pytest.raises(PgqError, match=error):
             source.reader(source.schema())
+    # A stream hears of its map before it starts.
+    with pytest.raises(InvalidShardMap, match="cannot read /no/such"):
+        PgqDataSource({"shards": "/no/such.toml", "queue": QUEUE, "consumer": "c"}).schema()
     for payload in ({}, {"payload": "json"}):
         source = PgqDataSource({"shards": str(shards.path), "queue": QUEUE} | payload)
         with pytest.raises(InvalidOption, match=r"column shard.*int"):
             source.reader(StructType().add("shard", "integer").add("n", "integer"))
+
+
+def test_the_contract_is_that_of_the_first_shard_that_can_be_reached(shards: Shards) -> None:
+    def columns(ev_type: str) -> list[str]:
+        options = {"shards": str(shards.path), "queue": QUEUE, "consumer": "c"}
+        return PgqDataSource(options | {"contract": ev_type}).schema().names
+
+    for ev_type, member in (("paid", "no"), ("sent", "shard")):
+        contract = {"type": "object", "properties": {member: {"type": "integer"}}}
+        statement = "select pgq.set_contract(%s, %s, %s, 'none')"
+        shards["b"].execute(statement, [QUEUE, ev_type, json.dumps(contract)])
+    shards.dsns["a"] = make_conninfo(shards.dsns["a"], host="127.0.0.1", port=1)
+    shards.map("a", "b")
+    assert columns("paid")[-2:] == ["no", "shard"]
+    with pytest.raises(InvalidOption, match="a member shard"):
+        columns("sent")
+    shards.map("a")
+    with pytest.raises(ConnectionFailed):
+        columns("paid")
 
 
 # --- the loops of a consumer

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,27 +33,56 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Call: TypeAlias = Callable[[], object]
-MakeReader: TypeAlias = "Callable[..., PgqStreamReader]"
 CONSUMER = "stream"
 
 
-@pytest.fixture
-def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
-    """``reader(startingPosition="latest")``: what a run of a query has on its driver."""
-    from pgqpy_consumers.spark._options import StreamOptions
-    from pgqpy_consumers.spark._reader import event_schema
-    from pgqpy_consumers.spark._stream_reader import PgqStreamReader
+@dataclass(frozen=True)
+class Source:
+    """A queue, and readers of its stream."""
 
-    made: list[PgqStreamReader] = []
+    conn: Connection
+    dsn: str
+    queue: str
+    made: list[PgqStreamReader] = field(default_factory=list)
 
-    def make(**options: str) -> PgqStreamReader:
-        given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
+    def reader(self, **options: str) -> PgqStreamReader:
+        """What a run of a query has on its driver."""
+        from pgqpy_consumers.spark._options import StreamOptions
+        from pgqpy_consumers.spark._reader import event_schema
+        from pgqpy_consumers.spark._stream_reader import PgqStreamReader
+
+        given = {"dsn": self.dsn, "queue": self.queue, "consumer": CONSUMER} | options
         parsed = StreamOptions.parse(given)
-        made.append(PgqStreamReader(parsed, event_schema(parsed)))
-        return made[-1]
+        self.made.append(PgqStreamReader(parsed, event_schema(parsed)))
+        return self.made[-1]
 
-    yield make
-    for one in made:
+    def produce(self, *data: str) -> int:
+        """Events, and a tick behind them; returns its id."""
+        return ops.insert_ticked(self.conn, self.queue, *data)
+
+    def planned(self, data: str, **options: str) -> tuple[PgqStreamReader, Place, Place]:
+        """A run, and where its first micro-batch with an event starts and ends."""
+        stream = self.reader(**options)
+        start, _ = plan(stream)
+        self.produce(data)
+        return stream, *plan(stream, start)
+
+    def position(self) -> int | None:
+        """Where the consumer stands."""
+        tick: int | None = ops.value(
+            self.conn,
+            "select last_tick from pgq.get_consumer_info(%s, %s)",
+            self.queue,
+            CONSUMER,
+        )
+        return tick
+
+
+@pytest.fixture
+def source(conn: Connection, dsn: str, queue: str) -> Iterator[Source]:
+    made = Source(conn, dsn, queue)
+    yield made
+    for one in made.made:
         one.stop()
 
 
@@ -61,37 +91,20 @@ def payloads(reader: PgqStreamReader, start: Place, end: Place) -> list[str]:
     return sorted(row["ev_data"] for row in read(reader, start, end))
 
 
-def planned(
-    reader: MakeReader, conn: Connection, queue: str, data: str, **options: str
-) -> tuple[PgqStreamReader, Place, Place]:
-    """A run, and where its first micro-batch with an event starts and ends."""
-    stream = reader(**options)
-    start, _ = plan(stream)
-    ops.insert_ticked(conn, queue, data)
-    return stream, *plan(stream, start)
-
-
-def position(conn: Connection, queue: str) -> int | None:
-    tick: int | None = ops.value(
-        conn, "select last_tick from pgq.get_consumer_info(%s, %s)", queue, CONSUMER
-    )
-    return tick
-
-
 def test_micro_batches_hold_each_event_once_in_the_order_of_commits(
-    reader: MakeReader, conn: Connection, connect: Callable[..., Connection], queue: str
+    source: Source, connect: Callable[..., Connection]
 ) -> None:
-    stream = reader()
+    stream = source.reader()
     late = connect(autocommit=False)
-    ops.insert(late, queue, "late")
+    ops.insert(late, source.queue, "late")
     start, end = plan(stream)
     assert (start, payloads(stream, start, end)) == (end, [])
 
-    ops.insert_ticked(conn, queue, "a", "b")
+    source.produce("a", "b")
     start, end = plan(stream, start)
     assert payloads(stream, start, end) == ["a", "b"]
     late.commit()
-    ops.insert_ticked(conn, queue, "c")
+    source.produce("c")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["c", "late"]
     assert plan(stream, end) == (end, end)
@@ -109,43 +122,41 @@ def test_micro_batches_hold_each_event_once_in_the_order_of_commits(
     ],
 )
 def test_a_new_query_starts_where_it_is_told(
-    reader: MakeReader, conn: Connection, queue: str, told: str, expected: list[str]
+    source: Source, told: str, expected: list[str]
 ) -> None:
-    first = ops.insert_ticked(conn, queue, "first")
-    second = ops.insert_ticked(conn, queue, "second")
-    ops.insert_ticked(conn, queue, "third")
-    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, first])
-    time = ops.value(conn, "select tick_time from pgq.tick where tick_id = %s", second)
+    first = source.produce("first")
+    second = source.produce("second")
+    source.produce("third")
+    source.conn.execute(
+        "select pgq.register_consumer_at(%s, %s, %s)", [source.queue, CONSUMER, first]
+    )
+    time = ops.value(source.conn, "select tick_time from pgq.tick where tick_id = %s", second)
     place = time.isoformat() if told.startswith("time") else second
 
-    stream = reader(startingPosition=told.format(place))
+    stream = source.reader(startingPosition=told.format(place))
     start, end = plan(stream)
     assert payloads(stream, start, end) == expected
     # It is protected from there on, also where the consumer was further.
-    assert position(conn, queue) == start["tick"]
+    assert source.position() == start["tick"]
 
 
-def test_a_consumer_that_is_not_there_is_registered(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    newest = ops.insert_ticked(conn, queue, "before")
-    start, end = plan(reader())
+def test_a_consumer_that_is_not_there_is_registered(source: Source) -> None:
+    newest = source.produce("before")
+    start, end = plan(source.reader())
     assert (start["tick"], end["tick"]) == (newest, newest)
-    assert position(conn, queue) == newest
+    assert source.position() == newest
 
 
-def test_the_first_micro_batch_is_the_same_after_a_restart(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    killed = reader(startingPosition="latest")
+def test_the_first_micro_batch_is_the_same_after_a_restart(source: Source) -> None:
+    killed = source.reader(startingPosition="latest")
     start = killed.initialOffset()
-    ops.insert_ticked(conn, queue, "planned")
+    source.produce("planned")
     assert killed.initialOffset() == start
     _, end = plan(killed, start)
     killed.stop()
-    ops.insert_ticked(conn, queue, "later")
+    source.produce("later")
 
-    restarted = reader(startingPosition="latest")
+    restarted = source.reader(startingPosition="latest")
     start = restarted.initialOffset()
     assert start["tick"] > end["tick"]
     assert payloads(restarted, start, end) == ["planned"]
@@ -153,14 +164,12 @@ def test_the_first_micro_batch_is_the_same_after_a_restart(
     assert payloads(restarted, start, end) == ["later"]
 
 
-def test_an_empty_first_micro_batch_stays_empty_after_a_restart(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    killed = reader(startingPosition="latest")
+def test_an_empty_first_micro_batch_stays_empty_after_a_restart(source: Source) -> None:
+    killed = source.reader(startingPosition="latest")
     _, end = plan(killed)
     killed.stop()
-    ops.insert_ticked(conn, queue, "later")
-    restarted = reader(startingPosition="latest")
+    source.produce("later")
+    restarted = source.reader(startingPosition="latest")
     assert payloads(restarted, restarted.initialOffset(), end) == []
     start, end = plan(restarted, end)
     assert payloads(restarted, start, end) == ["later"]
@@ -180,21 +189,17 @@ def test_an_empty_first_micro_batch_stays_empty_after_a_restart(
     ],
 )  # fmt: skip
 def test_limits_end_micro_batches_at_ticks(
-    reader: MakeReader,
-    conn: Connection,
-    queue: str,
-    limits: dict[str, str],
-    expected: list[list[str]],
+    source: Source, limits: dict[str, str], expected: list[list[str]]
 ) -> None:
-    ops.insert_ticked(conn, queue, "before")
-    stream = reader(**limits)
+    source.produce("before")
+    stream = source.reader(**limits)
     start, end = plan(stream)
     # Forced ticks would count for thousands of events.
-    conn.execute("select pgq.set_queue_config(%s, 'ticker_max_count', '1')", [queue])
+    source.conn.execute("select pgq.set_queue_config(%s, 'ticker_max_count', '1')", [source.queue])
     for part in ["a", "bcd", "e", "f"]:
         for data in part:
-            ops.insert(conn, queue, data)
-        assert ops.value(conn, "select pgq.ticker(%s)", queue)
+            ops.insert(source.conn, source.queue, data)
+        assert ops.value(source.conn, "select pgq.ticker(%s)", source.queue)
     seen = []
     while (batch := plan(stream, end)) != (end, end):
         start, end = batch
@@ -202,38 +207,34 @@ def test_limits_end_micro_batches_at_ticks(
     assert seen == expected
 
 
-def test_a_condition_is_applied_in_the_database(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    stream = reader(where="ev_data like 'a%' or ev_data is null", columns="ev_data")
+def test_a_condition_is_applied_in_the_database(source: Source) -> None:
+    stream = source.reader(where="ev_data like 'a%' or ev_data is null", columns="ev_data")
     start, end = plan(stream)
-    ops.insert_ticked(conn, queue, "abc", "b", "a")
+    source.produce("abc", "b", "a")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a", "abc"]
     # Events that it leaves out are done, too.
-    ops.insert_ticked(conn, queue, "b")
+    source.produce("b")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == []
     plan(stream, end)
-    assert position(conn, queue) == end["tick"]
+    assert source.position() == end["tick"]
 
-    wrong = reader(where="true) or (select true", consumer="wrong")
-    ops.insert_ticked(conn, queue, "a")
+    wrong = source.reader(where="true) or (select true", consumer="wrong")
+    source.produce("a")
     with pytest.raises(InvalidParameter, match="not a condition over events"):
         wrong.partitions(*plan(wrong, end))
 
 
-def test_what_comes_after_the_start_is_not_available_now(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
+def test_what_comes_after_the_start_is_not_available_now(source: Source) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    ops.register(conn, queue, CONSUMER)
-    ops.insert_ticked(conn, queue, "a")
-    ops.insert_ticked(conn, queue, "b")
-    stream = reader(maxTicksPerTrigger="1")
+    ops.register(source.conn, source.queue, CONSUMER)
+    source.produce("a")
+    source.produce("b")
+    stream = source.reader(maxTicksPerTrigger="1")
     stream.prepareForTriggerAvailableNow()
-    ops.insert_ticked(conn, queue, "too late")
+    source.produce("too late")
     start, end = plan(stream)
     assert payloads(stream, start, end) == ["a"]
     # Spark may overrule the options, but not the moment of the start.
@@ -243,72 +244,64 @@ def test_what_comes_after_the_start_is_not_available_now(
     assert plan(stream, end) == (end, end)
 
 
-def test_the_consumer_follows_what_is_committed_and_an_idle_stream_too(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    stream = reader()
+def test_the_consumer_follows_what_is_committed_and_an_idle_stream_too(source: Source) -> None:
+    stream = source.reader()
     start, end = plan(stream)
-    ops.insert_ticked(conn, queue, "a")
+    source.produce("a")
     start, end = plan(stream, end)
-    assert position(conn, queue) == start["tick"] < end["tick"]
+    assert source.position() == start["tick"] < end["tick"]
     assert plan(stream, end) == (end, end)
-    assert position(conn, queue) == end["tick"]
-    assert ops.value(conn, "select pending_events from pgq.get_consumer_info()") == 0
+    assert source.position() == end["tick"]
+    assert ops.value(source.conn, "select pending_events from pgq.get_consumer_info()") == 0
 
 
-def test_rotation_keeps_what_an_uncommitted_micro_batch_may_read_again(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    ops.rotate_whenever_asked(conn, queue)
-    stream, start, end = planned(reader, conn, queue, "a")
+def test_rotation_keeps_what_an_uncommitted_micro_batch_may_read_again(source: Source) -> None:
+    ops.rotate_whenever_asked(source.conn, source.queue)
+    stream, start, end = source.planned("a")
     for _ in range(5):
-        ops.tick(conn, queue)
-        ops.rotate(conn, queue)
+        ops.tick(source.conn, source.queue)
+        ops.rotate(source.conn, source.queue)
     for _ in range(2):
         assert payloads(stream, start, end) == ["a"]
     # And it goes on when the stream does.
-    before = ops.rotations(conn, queue)
+    before = ops.rotations(source.conn, source.queue)
     for _ in range(4):
         start, end = plan(stream, end)
-        ops.tick(conn, queue)
-        ops.rotate(conn, queue)
-    assert ops.rotations(conn, queue) > before
+        ops.tick(source.conn, source.queue)
+        ops.rotate(source.conn, source.queue)
+    assert ops.rotations(source.conn, source.queue) > before
 
 
-def test_ticks_that_the_log_forgets_are_not_needed(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    stream = reader()
+def test_ticks_that_the_log_forgets_are_not_needed(source: Source) -> None:
+    stream = source.reader()
     start, _ = plan(stream)
-    ops.insert_ticked(conn, queue, "a")
+    source.produce("a")
     _, middle = plan(stream, start)
-    ops.insert_ticked(conn, queue, "b")
-    conn.execute("update pgq.tick_0 set tick_early = tick_id = %s", [middle["tick"]])
-    ops.rotate_logs(conn)
+    source.produce("b")
+    source.conn.execute("update pgq.tick_0 set tick_early = tick_id = %s", [middle["tick"]])
+    ops.rotate_logs(source.conn)
     gone = "select count(*) from pgq.tick where tick_id = %s"
-    assert ops.value(conn, gone, middle["tick"]) == 0
+    assert ops.value(source.conn, gone, middle["tick"]) == 0
 
     assert payloads(stream, start, middle) == ["a"]
     _, end = plan(stream, middle)
-    assert position(conn, queue) == start["tick"]
+    assert source.position() == start["tick"]
     assert payloads(stream, middle, end) == ["b"]
 
 
-def lose(conn: Connection, queue: str) -> int:
+def lose(source: Source) -> int:
     """Rotate all events away, since no consumer is registered; returns the last tick."""
-    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, CONSUMER])
-    ops.rotate_whenever_asked(conn, queue)
+    source.conn.execute("select pgq.unregister_consumer(%s, %s)", [source.queue, CONSUMER])
+    ops.rotate_whenever_asked(source.conn, source.queue)
     for _ in range(4):
-        tick = ops.tick(conn, queue)
-        assert ops.rotate(conn, queue)
+        tick = ops.tick(source.conn, source.queue)
+        assert ops.rotate(source.conn, source.queue)
     return tick
 
 
-def test_what_rotation_took_is_an_error_that_names_the_option(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    stream, start, end = planned(reader, conn, queue, "lost")
-    lose(conn, queue)
+def test_what_rotation_took_is_an_error_that_names_the_option(source: Source) -> None:
+    stream, start, end = source.planned("lost")
+    lose(source)
     calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, start)]
     for call in calls:
         with pytest.raises(TickNotFound, match=r"(?s)rotation has removed.*failOnDataLoss"):
@@ -316,41 +309,39 @@ def test_what_rotation_took_is_an_error_that_names_the_option(
 
 
 def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
-    reader: MakeReader, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
+    source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream, start, end = planned(reader, conn, queue, "lost", failOnDataLoss="false")
-    lose(conn, queue)
-    ops.insert_ticked(conn, queue, "kept")
+    stream, start, end = source.planned("lost", failOnDataLoss="false")
+    lose(source)
+    source.produce("kept")
 
     assert payloads(stream, start, end) == []
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["kept"]
     assert "rotation has removed events" in caplog.text
     plan(stream, end)
-    assert position(conn, queue) == end["tick"]
+    assert source.position() == end["tick"]
 
 
-def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queue: str) -> None:
+def test_a_queue_made_anew_is_refused(source: Source) -> None:
     from pgqpy_consumers.spark._ranges import ForeignOffset
 
-    stream, start, end = planned(reader, conn, queue, "a")
+    stream, start, end = source.planned("a")
     assert plan(stream, end) == (end, end)
-    conn.execute("select pgq.drop_queue(%s, true)", [queue])
-    conn.execute("select pgq.create_queue(%s)", [queue])
+    source.conn.execute("select pgq.drop_queue(%s, true)", [source.queue])
+    source.conn.execute("select pgq.create_queue(%s)", [source.queue])
     for _ in range(5):
-        ops.insert_ticked(conn, queue, "b")
+        source.produce("b")
     calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, end)]
     for call in calls:
         with pytest.raises(ForeignOffset, match=r"(?s)made\s+anew.*new checkpoint"):
             call()
 
 
-def test_a_database_set_back_in_time_is_refused(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
+def test_a_database_set_back_in_time_is_refused(source: Source) -> None:
     from pgqpy_consumers.spark._ranges import ForeignOffset
 
-    stream, start, end = planned(reader, conn, queue, "a")
+    stream, start, end = source.planned("a")
     # The state after a restore to an earlier time: the tick is not there yet,
     ahead = end | {"tick": end["tick"] + 10}
     # or was made once more.
@@ -363,27 +354,25 @@ def test_a_database_set_back_in_time_is_refused(
 
 
 def test_two_queries_with_one_consumer_are_refused(
-    reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+    source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgqpy_consumers.spark._driver_session.PATIENCE", 0.05)
-    first, second = reader(), reader()
+    first, second = source.reader(), source.reader()
     _, end = plan(first)
     remedy = r"(?s)another query streams.*session \d+ since 20.*pg_terminate_backend\(\d+\)"
     calls: list[Call] = [second.initialOffset, lambda: plan(second, end)]
     for call in calls:
         with pytest.raises(ConsumerInUse, match=remedy):
             call()
-    plan(reader(consumer="another"))
+    plan(source.reader(consumer="another"))
     # The server may take a moment to end the session.
     monkeypatch.undo()
     first.stop()
     plan(second, end)
 
 
-def test_a_driver_whose_network_was_cut_ends_its_old_session(
-    reader: MakeReader, conn: Connection
-) -> None:
-    stream = reader()
+def test_a_driver_whose_network_was_cut_ends_its_old_session(source: Source) -> None:
+    stream = source.reader()
     start, _ = plan(stream)
     lost = stream._session._conn
     assert lost is not None
@@ -398,101 +387,97 @@ def test_a_driver_whose_network_was_cut_ends_its_old_session(
         os.close(open_end)
         cut.close()
     gone = "select not exists (select from pg_stat_activity where pid = %s)"
-    eventually(conn, gone, lost.info.backend_pid)
+    eventually(source.conn, gone, lost.info.backend_pid)
 
 
 def test_the_server_notices_a_driver_that_is_gone_before_the_next_one_gives_up(
-    reader: MakeReader, conn: Connection
+    source: Source,
 ) -> None:
     from pgqpy_consumers.spark import _driver_session
 
     # Settings of the connection are those of TCP, which the test's has not: what is asked for.
     asked = dict(re.findall(r"\('(tcp_\w+)', '(\d+)s?'\)", _driver_session._SETTINGS))
     known = "select count(*) from pg_settings where name = any(%s)"
-    assert ops.value(conn, known, list(asked)) == len(asked) == 4
+    assert ops.value(source.conn, known, list(asked)) == len(asked) == 4
     keepalives = [int(asked[f"tcp_keepalives_{name}"]) for name in ("idle", "interval", "count")]
     idle, interval, count = keepalives
     assert idle + interval * count <= _driver_session.NOTICED < _driver_session.PATIENCE
     assert int(asked["tcp_user_timeout"]) <= _driver_session.NOTICED
 
 
-def test_a_driver_that_died_a_moment_ago_is_waited_for(
-    reader: MakeReader, conn: Connection
-) -> None:
-    dead, next_run = reader(), reader()
+def test_a_driver_that_died_a_moment_ago_is_waited_for(source: Source) -> None:
+    dead, next_run = source.reader(), source.reader()
     _, end = plan(dead)
     waiting = threading.Thread(target=plan, args=(next_run, end))
     waiting.start()
-    eventually(conn, "select count(*) from pg_locks where locktype = 'advisory' and not granted")
+    eventually(
+        source.conn, "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+    )
     dead.stop()
     waiting.join(PATIENCE)
     assert plan(next_run, end) == (end, end)
 
 
-def test_a_consumer_that_was_moved_on_is_refused(
-    reader: MakeReader, conn: Connection, queue: str
-) -> None:
-    stream = reader()
+def test_a_consumer_that_was_moved_on_is_refused(source: Source) -> None:
+    stream = source.reader()
     _, end = plan(stream)
-    newest = ops.insert_ticked(conn, queue, "a")
-    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, newest])
+    newest = source.produce("a")
+    source.conn.execute(
+        "select pgq.register_consumer_at(%s, %s, %s)", [source.queue, CONSUMER, newest]
+    )
     with pytest.raises(ConsumerInUse, match=r"(?s)stands at tick \d+ already.*register_consumer"):
         plan(stream, end)
     # The hint says: a checkpoint may be an old one on purpose.
-    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, end["tick"]])
+    source.conn.execute(
+        "select pgq.register_consumer_at(%s, %s, %s)", [source.queue, CONSUMER, end["tick"]]
+    )
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a"]
 
 
 @pytest.mark.parametrize("told", ["consumer", "earliest"])
-def test_a_consumer_with_an_open_batch_is_refused(
-    reader: MakeReader, conn: Connection, queue: str, told: str
-) -> None:
-    ops.insert_ticked(conn, queue, "earlier")
-    ops.register(conn, queue, CONSUMER)
-    ops.insert_ticked(conn, queue, "a")
-    batch = ops.next_batch(conn, queue, CONSUMER)
+def test_a_consumer_with_an_open_batch_is_refused(source: Source, told: str) -> None:
+    source.produce("earlier")
+    ops.register(source.conn, source.queue, CONSUMER)
+    source.produce("a")
+    batch = ops.next_batch(source.conn, source.queue, CONSUMER)
     with pytest.raises(ConsumerInUse, match=rf"(?s)has batch {batch}.*finish_batch\({batch}\)"):
-        plan(reader(startingPosition=told))
-    assert ops.payloads(conn, batch) == ["a"]
+        plan(source.reader(startingPosition=told))
+    assert ops.payloads(source.conn, batch) == ["a"]
 
 
-def test_a_lost_session_is_made_again(reader: MakeReader, conn: Connection, queue: str) -> None:
-    stream = reader()
+def test_a_lost_session_is_made_again(source: Source) -> None:
+    stream = source.reader()
     start, _ = plan(stream)
-    ops.insert_ticked(conn, queue, "a")
+    source.produce("a")
     kill = (
         "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
         " where application_name = 'pgqpy stream stream'"
     )
-    assert conn.execute(kill.encode()).fetchall() == [(True,)]
+    assert source.conn.execute(kill.encode()).fetchall() == [(True,)]
     start, end = plan(stream, start)
-    assert conn.execute(kill.encode()).fetchall() == [(True,)]
+    assert source.conn.execute(kill.encode()).fetchall() == [(True,)]
     assert payloads(stream, start, end) == ["a"]
 
 
-def test_the_role_of_readers_is_enough(
-    reader: MakeReader, dsn: str, conn: Connection, queue: str
-) -> None:
-    conn.execute("create role streaming_reader login in role pgq_reader")
+def test_the_role_of_readers_is_enough(source: Source) -> None:
+    source.conn.execute("create role streaming_reader login in role pgq_reader")
     try:
-        stream = reader(dsn=make_conninfo(dsn, user="streaming_reader"), maxEventsPerTrigger="10")
+        stream = source.reader(
+            dsn=make_conninfo(source.dsn, user="streaming_reader"), maxEventsPerTrigger="10"
+        )
         start, _ = plan(stream)
-        ops.insert_ticked(conn, queue, "a")
+        source.produce("a")
         start, end = plan(stream, start)
         assert payloads(stream, start, end) == ["a"]
         plan(stream, end)
-        assert position(conn, queue) == end["tick"]
+        assert source.position() == end["tick"]
     finally:
-        conn.execute("drop role streaming_reader")
+        source.conn.execute("drop role streaming_reader")
 
 
-def test_no_session_and_no_visible_password_goes_to_executors(
-    reader: MakeReader, dsn: str, conn: Connection, queue: str
-) -> None:
-    stream, start, end = planned(
-        reader, conn, queue, "a", dsn=make_conninfo(dsn, password="open sesame")
-    )
+def test_no_session_and_no_visible_password_goes_to_executors(source: Source) -> None:
+    stream, start, end = source.planned("a", dsn=make_conninfo(source.dsn, password="open sesame"))
     partitions = stream.partitions(start, end)
     assert "sesame" not in repr(partitions) + repr(start) + repr(end) + repr(vars(stream))
     copy = pickle.loads(pickle.dumps(stream))
@@ -500,7 +485,7 @@ def test_no_session_and_no_visible_password_goes_to_executors(
         "select count(*) = 1 from pg_stat_activity where application_name = 'pgqpy stream stream'"
     )
     assert [batch.num_rows for batch in copy.read(partitions[0])] == [1]
-    eventually(conn, sessions)
+    eventually(source.conn, sessions)
 
 
 # --- in Spark
@@ -527,7 +512,8 @@ def test_available_now_takes_up_where_the_last_run_ended(
     run()
     assert batches[2:] == [["e"]]
     # It stopped after it had asked whether there is more.
-    assert position(conn, queue) == newest
+    position = "select last_tick from pgq.get_consumer_info(%s, %s)"
+    assert ops.value(conn, position, queue, CONSUMER) == newest
 
 
 def test_a_running_query_brings_events_and_lets_the_consumer_follow(
