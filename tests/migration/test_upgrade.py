@@ -24,8 +24,9 @@ from tests.fixtures.fix_example import Program, Run
 pytestmark = [pytest.mark.slow, pytest.mark.any_pg]
 
 ROOT = Path(__file__).parents[2]
-#: Until there is a release; a change of tables moves it behind that.
-BEFORE_THE_FIRST = "138c16924a25"
+#: Until there is a release; a change of tables, or of a function's parameters, moves it behind
+#: that.
+BEFORE_THE_FIRST = "a8f1c0ffd693"
 #: Makes the functions of the last release others than those of today.
 MARK = "-- of the last release"
 
