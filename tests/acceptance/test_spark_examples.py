@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -74,9 +75,7 @@ def test_enriched_orders_are_written_once_though_the_driver_is_killed(
 ) -> None:
     arguments = ["--once", "--checkpoint", str(tmp_path)]
     environment = {"PGQPY_DSN": dsn, "PYTHONPATH": str(EXAMPLES)}
-    tables = "import spark_enrichment; print(spark_enrichment.TABLES)"
-    created = run(sys.executable, "-c", tables, environment=environment).finish()
-    conn.execute("\n".join(created).encode())
+    conn.execute(run_path(str(EXAMPLES / "spark_enrichment.py"))["TABLES"])
 
     # Between the commits of PostgreSQL and of Spark.
     halting = run(sys.executable, "-c", HALTING, *arguments, environment=environment)
