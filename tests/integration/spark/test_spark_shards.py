@@ -26,7 +26,7 @@ from pgqpy.embedded import Server
 from pgqpy.errors import ConnectionFailed, InvalidConsumer, InvalidShardMap, PgqError
 from pgqpy.models import Start
 from pgqpy.shards import HASHES
-from pgqpy.shards._lock import LOCK
+from pgqpy.shards._share import LOCK
 from pgqpy_consumers.spark import PgqDataSource
 from pgqpy_consumers.spark._events import EVENT_SCHEMA
 from pgqpy_consumers.spark._options import InvalidOption, StreamOptions
