@@ -35,7 +35,9 @@ if os.environ.get("SDK"):
 def collect():
     data = reader and json.loads(reader.get_metrics_data().to_json())
     modules = [name for name in sys.modules if name.startswith("opentelemetry")]
-    print(json.dumps({"message": "collected", "data": data, "modules": modules}), file=sys.stderr)
+    told = {"message": "collected", "data": data, "modules": modules}
+    # At once: print() writes the end of the line later, and another thread logs.
+    sys.stderr.write(json.dumps(told) + "\\n")
 
 signal.signal(signal.SIGUSR1, lambda *_: Thread(target=collect).start())
 """
