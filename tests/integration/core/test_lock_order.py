@@ -7,7 +7,7 @@ from typing import LiteralString
 import pytest
 
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Calls, Connect, Connection
+from tests.fixtures.fix_db import Calls, Connect, Connection, with_snapshot
 
 OTHER = "other_queue"
 
@@ -92,6 +92,15 @@ def test_a_queue_can_be_read_while_another_session_waits_to_drop_it(
     reader.execute(f"select * from pgq_queue.{queue}".encode())
     reader.commit()
     assert dropped.result() == 1
+
+
+def test_a_queue_that_was_dropped_after_the_snapshot_is_still_shown(
+    connect: Connect, conn: Connection, queue: str
+) -> None:
+    reader = with_snapshot(connect)
+    conn.execute("select pgq.drop_queue(%s)", [queue])
+    info = "select queue_name, ev_new from pgq.get_queue_info()"
+    assert reader.execute(info).fetchall() == [(queue, None)]
 
 
 def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
