@@ -1,4 +1,4 @@
-"""The data of an event: a text, or an object that becomes JSON."""
+"""Payloads as JSON; an event's may be a text instead."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def json_text(data: object) -> str:
         return _encode(data)
     except _ERRORS as error:
         raise InvalidPayload(
-            f"an event's data cannot be JSON at `${_path(data)}`: {error}",
-            hint="Objects may hold what JSON has, dataclasses, models, enums, datetimes, UUIDs and"
-            " Decimals, but no NaN and infinity.",
+            f"a payload cannot be JSON at `${_path(data)}`: {error}",
+            hint="Payloads may hold what JSON has, dataclasses, models, enums, datetimes, UUIDs and"
+            " Decimals, but no NaN and infinity; bytes as base64.",
         ) from None
 
 

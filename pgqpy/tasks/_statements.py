@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from pgqpy._runtime.checks import is_whole
 from pgqpy._runtime.failure import interval
+from pgqpy._wire.event_data import json_text
 from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 from pgqpy.tasks._values import Modified, Task, TaskInfo
@@ -109,21 +110,13 @@ RESULT = b"select status, result, error from pgq_task.get_result(%s)"
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 #: The bytes of the largest jsonb; the server takes a minute to find that a text is larger.
 _LARGEST = 2**28 - 1
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def jsonb(value: object) -> str:
-    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON,
+    """Return a payload, or a result, as JSON. Raises InvalidPayload if it cannot be JSON,
     PayloadTooLarge if jsonb cannot hold it."""
-    try:
-        text = _encode(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload(
-            f"a payload is no JSON: {error}",
-            hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts,"
-            " bytes as base64.",
-        ) from None
-    if len(text) > _LARGEST / 4 and _is_too_large(value):
+    text = json_text(value)
+    if len(text) > _LARGEST / 4 and _is_too_large(json.loads(text)):
         raise PayloadTooLarge(f"a payload has more than {_LARGEST:,} bytes", sqlstate="54000")
     checked([text])
     if "\\u0000" in text and _NUL.search(text):
@@ -141,7 +134,7 @@ def _is_too_large(value: object) -> bool:
         elif isinstance(each, dict):
             size += 8 * len(each)
             left += [*each, *each.values()]
-        elif isinstance(each, list | tuple):
+        elif isinstance(each, list):
             size += 4 * len(each)
             left += each
     return size > _LARGEST
@@ -251,7 +244,7 @@ def changes_json(changes: object, kind: str = "insert", *, traced: bool = False)
         for one in written:
             if (headers := headers_with_trace(one.get("headers"))) is not None:
                 one["headers"] = headers
-    return json.dumps(written, ensure_ascii=False)
+    return json_text(written)
 
 
 def _modification(kind: str, given: object) -> dict[str, Any]:
@@ -273,7 +266,7 @@ def filter_json(conditions: object) -> str | None:
         raise InvalidTask(
             f"{conditions!r:.80} is no dict", hint='Give one such as {"status": "scheduled"}.'
         )
-    return json.dumps(_plain_object(conditions), ensure_ascii=False)
+    return json_text(_plain_object(conditions))
 
 
 def _plain_object(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""An event's data is a text, or an object that JSON can hold; errors name the path."""
+"""An event's data is a text, or an object that JSON can hold, as a task's payload; errors name the
+path."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 
 from pgqpy._wire.event_data import data_text
 from pgqpy.errors import InvalidPayload
+from pgqpy.tasks._statements import jsonb
 
 
 class Speed(Enum):
@@ -53,6 +55,12 @@ class Pair(msgspec.Struct):
 )
 def test_objects_become_json(data: Any, text: str | None) -> None:
     assert data_text(data) == text
+
+
+def test_tasks_have_the_same_payloads() -> None:
+    assert jsonb([Holder(UUID(int=1)), "text"]) == f'[{{"value":"{UUID(int=1)}"}},"text"]'
+    with pytest.raises(InvalidPayload, match=r"a payload cannot be JSON at `\$\[0\]\.a`"):
+        jsonb([{"a": {1}}])
 
 
 def circle() -> dict[str, Any]:

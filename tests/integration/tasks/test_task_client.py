@@ -401,7 +401,7 @@ def test_a_payload_is_as_strictly_json_for_modify_as_for_push(tasks: Tasks) -> N
     task = tasks.push("work", 1)
     change = {"id": task, "version": 1}
     hour, far = timedelta(hours=1), datetime(2100, 1, 1, tzinfo=UTC)
-    for value in (hour, far):
+    for value in (hour, {"a": {1}}):
         wrong: list[Any] = [lambda value=value: tasks.push("work", value)]
         for given in ({"payload": value}, {"headers": value}):
             wrong += [
@@ -413,7 +413,10 @@ def test_a_payload_is_as_strictly_json_for_modify_as_for_push(tasks: Tasks) -> N
         for call in wrong:
             with pytest.raises(errors.InvalidPayload):
                 call()
-    tasks.modify([{"queue": "work", "at": far}, {"queue": "work", "delay": hour}])
-    tasks.modify(changes=[change | {"stop": True}])
-    found = [one.status for one in tasks.list("work")]
-    assert found == ["scheduled", "scheduled", "stopped"]
+    text = far.isoformat()
+    tasks.modify(
+        [{"queue": "work", "at": far, "payload": far}, {"queue": "work", "delay": hour}],
+        changes=[change | {"stop": True, "payload": [far]}],
+    )
+    found = [(one.status, one.payload) for one in tasks.list("work")]
+    assert found == [("scheduled", None), ("scheduled", text), ("stopped", [text])]
