@@ -303,8 +303,13 @@ def test_a_task_whose_renewal_has_no_answer_when_it_ends_is_finished(
     assert left(conn) == []
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_task_whose_renewal_is_answered_just_now_is_finished(
-    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    dsn: str,
+    conn: Connection,
+    tasks: Tasks,
+    monkeypatch: pytest.MonkeyPatch,
+    in_transaction: bool,
 ) -> None:
     """On the server it has a version that the worker is about to learn."""
     renewed, ending = threading.Event(), threading.Event()
@@ -328,10 +333,15 @@ def test_a_task_whose_renewal_is_answered_just_now_is_finished(
         def handle_task(self, task: Task) -> None:
             assert renewed.wait(PATIENCE)
 
+    class Transactional(Noting, TaskWorker):
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            conn.execute("insert into effect (data) values ('x')")
+            assert renewed.wait(PATIENCE)
+
     monkeypatch.setattr(Leases, "_ask", late)
     monkeypatch.setattr(Completer, "prepare", noted)
     tasks.push("work", 1)
-    worker = Worker(dsn, "work", lease=1)
+    worker = (Transactional if in_transaction else Worker)(dsn, "work", lease=1)
     worker.run(until_empty=True)
     assert worker.lost == []
     assert left(conn) == []

@@ -16,6 +16,7 @@ from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from pgqpy.tasks._worker.exchange import Exchange
 from pgqpy.tasks._worker.loop import Loop
+from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE, wait_until
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
@@ -41,6 +42,23 @@ def test_stop_gives_back_what_has_not_begun(dsn: str, conn: Connection, tasks: T
     # It can be run again.
     worker.run(until_empty=True)
     assert seen == list(range(300))
+
+
+def test_a_worker_that_always_finds_tasks_sweeps(dsn: str, conn: Connection, tasks: Tasks) -> None:
+    def handle(task: Task) -> None:
+        tasks.push("work", 1)
+        if tasks.list("lost.failed") or time.monotonic() > end:
+            worker.stop()
+
+    tasks.create_queue("lost")
+    tasks.set_config("lost", "max_attempts", 1)
+    tasks.push("lost")
+    ops.claim(conn, "lost", lease="1 ms")
+    tasks.push_many("work", [1, 1])
+    worker = TaskWorker(dsn, "work", handle, batch_size=1)
+    end = time.monotonic() + PATIENCE
+    worker.run()
+    assert len(tasks.list("lost.failed")) == 1
 
 
 @pytest.mark.parametrize("kind", [TaskWorker, AsyncTaskWorker])
