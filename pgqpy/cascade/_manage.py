@@ -18,10 +18,16 @@ PAUSE = 0.02
 NOTICED = 5.0
 
 
+# No more at once than an array of jsonb holds, 256 MB; but at least one.
 _DELAYED: LiteralString = """
-    select coalesce(pg_catalog.jsonb_agg(h), '[]')::text
-      from pgq_node.handed_over h
-     where h.queue_name = %s and not h.taken
+    select coalesce(pg_catalog.jsonb_agg(found.h), '[]')::text
+      from (select h, sum(pg_catalog.octet_length(h::text)) over (
+                       order by h.ev_id rows between unbounded preceding and 1 preceding) as before
+              from pgq_node.handed_over h
+             where h.queue_name = %s and not h.taken
+             order by h.ev_id
+             limit 1000) found
+     where found.before < 16777216 is not false
 """
 _UNREGISTER: LiteralString = "select pgq.unregister_consumer(%s, %s)"
 _REST: LiteralString = """
@@ -215,8 +221,7 @@ def move_delayed(old: Node, new: Node) -> None:
     """Give a root the delayed events that have left the queue of an old one."""
     if not (old.is_ours and new.is_ours):
         return
-    events = old.value(_DELAYED, old.queue)
-    if events != "[]":
+    while (events := old.value(_DELAYED, old.queue)) != "[]":
         new.call("take_delayed", events)
         # More may have come meanwhile.
         old.rows(_FORGET_DELAYED, events, old.queue)

@@ -152,30 +152,36 @@ def test_delayed_events_go_along_and_come_back_if_the_takeover_is_given_up(tree:
     assert ops.value(tree.conns["b"], due, QUEUE) == ["delayed"]
 
 
-def test_a_delayed_event_that_is_handed_over_late_is_not_forgotten(
+def test_delayed_events_are_handed_over_in_parts_and_late_ones_too(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(tree)
     move(tree, "a", "b")
     call = Node.call
+    parts: list[int] = []
+    late = [1004]
     hand_over = (
-        "insert into pgq_node.handed_over (queue_name, ev_id, due, ev_time)"
-        " values (%s, %s, now() + interval '1 hour', now())"
+        "insert into pgq_node.handed_over (queue_name, ev_id, due, ev_time, ev_data)"
+        " values (%s, %s, now() + interval '1 hour', now(), repeat('x', 7000000))"
     )
 
     def hand_over_and_call(node: Node, function: str, *arguments: object, **more: Any) -> Any:
+        if function == "take_delayed" and late:
+            tree.conns["a"].execute(hand_over, [QUEUE, late.pop()])
+        answer = call(node, function, *arguments, **more)
         if function == "take_delayed":
-            tree.conns["a"].execute(hand_over, [QUEUE, 1002])
-        return call(node, function, *arguments, **more)
+            parts.append(answer["taken"])
+        return answer
 
-    tree.conns["a"].execute(hand_over, [QUEUE, 1001])
+    for number in (1000, 1001, 1002, 1003):
+        tree.conns["a"].execute(hand_over, [QUEUE, number])
+    monkeypatch.setattr(Node, "call", hand_over_and_call)
     with tree.open("b") as nodes:
-        with monkeypatch.context() as patch:
-            patch.setattr(Node, "call", hand_over_and_call)
-            move_delayed(nodes.node("a"), nodes.node("b"))
         move_delayed(nodes.node("a"), nodes.node("b"))
+    assert parts == [3, 2]
     taken = "select array_agg(ev_id order by ev_id) from pgq.waiting_event"
-    assert ops.value(tree.conns["b"], taken) == [1001, 1002]
+    assert ops.value(tree.conns["b"], taken) == [1000, 1001, 1002, 1003, 1004]
+    assert ops.value(tree.conns["a"], "select count(*) from pgq_node.handed_over") == 0
 
 
 def test_a_takeover_back_from_one_that_was_killed_delivers_no_delayed_event_twice(
