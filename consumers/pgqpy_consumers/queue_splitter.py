@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 import pgqpy
@@ -29,7 +28,7 @@ class QueueSplitter(Configured, pgqpy.RemoteConsumer):
     field: Field = setting("The field that says where an event goes.", default="extra1")
     queues: Mapping[str, str] = setting(
         "The queue for each value; a value that is not here is a queue's name.",
-        default=MappingProxyType({}),
+        default={},
         example={"public.orders": "orders"},
     )
     default_queue: str | None = setting(

@@ -75,7 +75,8 @@ def setting(
 
 def _field(default: Any, metadata: Mapping[str, Any], *, in_repr: bool) -> Any:
     if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata=metadata, repr=in_repr)
+        unchanging = types.MappingProxyType(default)
+        return field(default_factory=lambda: unchanging, metadata=metadata, repr=in_repr)
     return field(default=default, metadata=metadata, repr=in_repr)
 
 
@@ -108,7 +109,8 @@ class Configured:
             minutes: int = setting("From how many minutes a flight is late.", default=15)
 
     So are ``dsn``, ``queue``, ``consumer`` and ``read_dsn``, and ``target_dsn`` if the constructor
-    takes it. An attribute that a subclass sets is the setting's default.
+    takes it. An attribute that a subclass sets is the setting's default. If a method has the
+    setting's name, the attribute has an underscore behind it.
     """
 
     Config: ClassVar[Any] = _Config()
@@ -141,7 +143,7 @@ class Configured:
         given = {name: values.pop(name) for name in (*_COMMON, "target_dsn") if name in values}
         made = cls(**given)
         for name, value in values.items():
-            setattr(made, name, value)
+            setattr(made, f"{name}_" if callable(getattr(cls, name, None)) else name, value)
         return made
 
     @classmethod
@@ -169,9 +171,11 @@ def config_of(cls: type[Configured]) -> type:
         default = getattr(cls, name, "")
         if isinstance(default, str) and not default:
             default = _default(each)
-        listed.append((name, hint, _field(default, each.metadata, in_repr=each.repr)))
+        key = name.removesuffix("_")
+        listed.append((key, hint, _field(default, each.metadata, in_repr=each.repr)))
 
     def check(config: object) -> None:
+        _check_least(config)
         cls.check_config(config)
 
     named = {"__post_init__": check, "_without": cls._without}
@@ -218,12 +222,10 @@ def build(cls: type[T], document: Mapping[str, object], source: str = "the setti
     values = {
         key: _typed(value, hints[key], f"{key} in {source}") for key, value in document.items()
     }
-    for key, value in values.items():
-        least = known[key].metadata[_AT_LEAST]
-        if least is not None and value is not None and value < least:
-            raise ConfigError(f"{source}: {key} must be at least {least}")
     try:
-        return cls(**values)
+        made = cls(**values)
+        _check_least(made)
+        return made
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
 
@@ -263,6 +265,13 @@ def example(cls: type) -> str:
 
 def _settings(cls: type) -> dict[str, Field[Any]]:
     return {each.name: each for each in fields(cls) if _DOC in each.metadata}
+
+
+def _check_least(config: Any) -> None:
+    for key, each in _settings(type(config)).items():
+        value, least = getattr(config, key), each.metadata[_AT_LEAST]
+        if least is not None and value is not None and value < least:
+            raise ValueError(f"{key} must be at least {least}")
 
 
 def _required(each: Field[Any]) -> bool:

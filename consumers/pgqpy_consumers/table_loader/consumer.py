@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import pgqpy
@@ -51,7 +50,7 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
     tables: Mapping[str, str] = setting(
         "Tables of the source and those of the target that they go into, and no others; without"
         " it, all go into tables of the same name.",
-        default=MappingProxyType({}),
+        default={},
         example={"public.orders": "reports.orders"},
     )
     mode: Mode = setting(
@@ -67,7 +66,7 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
     history_columns: Mapping[str, Source] = setting(
         "In history, columns for operation, event_id, event_time or txid; with operation,"
         " deletions are rows, too.",
-        default=MappingProxyType({}),
+        default={},
         example={"changed_at": "event_time", "operation": "operation"},
     )
     bad_rows: BadRows = setting(

@@ -61,7 +61,7 @@ _COLUMNS: dict[str, Key] = {
 
 
 def key_function(text: str) -> Key:
-    """The function that computes the key a setting describes; see `Webhook.Config`.
+    """The function that computes the key a setting describes; see `Webhook`.
 
     Raises ValueError for an unknown setting. All events without the field have the same key:
     they stay in order.

@@ -8,8 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Generic, Literal, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -19,7 +18,7 @@ from pgqpy.consumer import RunOptions
 from pgqpy.consumer.tracked_async import Stopped
 from pgqpy.retry import Backoff
 from pgqpy_consumers._shared import identity
-from pgqpy_consumers.settings import setting
+from pgqpy_consumers.settings import Configured, setting
 from pgqpy_consumers.webhook._request import (
     Endpoint,
     EndpointGone,
@@ -32,7 +31,8 @@ from pgqpy_consumers.webhook._request import (
 logger = logging.getLogger("pgqpy")
 
 
-class Webhook(pgqpy.AsyncTrackedConsumer):
+# Long: the keys of the file.
+class Webhook(Configured, pgqpy.AsyncTrackedConsumer):
     """Posts each event to a URL, signed; events of one key are sent in order.
 
     Requests follow the Standard Webhooks specification: `webhook-id` is the same each time
@@ -46,119 +46,98 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     the consumer is killed, at most the events under way are sent twice.
     """
 
-    # Long: the keys of the file.
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of a webhook."""
-
-        dsn: str | None = setting(
-            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue.")
-        consumer: str = setting("The consumer's name: one for each endpoint.", default="webhook")
-        read_dsn: str | None = setting(
-            "A standby of the database's server, on which events are read.",
-            default=None,
-            example="host=standby.example dbname=shop",
-        )
-        url: str = setting("Where to.", example="https://partner.example/hooks/orders")
-        secrets: tuple[str, ...] = setting(
-            "Keys to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
-            "new one, both.",
-            default=(),
-            example=("${WEBHOOK_SECRET}",),
-            secret=True,
-            shown=True,
-        )
-        unsigned: bool = setting(
-            "Send without signatures, instead of secrets: receivers cannot verify the sender.",
-            default=False,
-        )
-        key: str = setting(
-            "Events with the same key are sent in order: primary_key (of captured rows), type, "
-            "extra1 to extra4, data.FIELD of JSON; id for no order; empty: all are in one order.",
-            default="",
-            example="data.customer",
-        )
-        parallel: int = setting("Requests at the same time, for different keys.", default=10)
-        body: Literal["envelope", "data", "cloudevents", "cloudevents-binary"] = setting(
-            "The body of a request: an envelope of type, timestamp and data; the event's data as "
-            "it is; or a CloudEvent, in structured or in binary content mode.",
-            default="envelope",
-        )
-        source: str | None = setting(
-            "The source of CloudEvents, for events that have none; without it, pgq: and the queue.",
-            default=None,
-            example="https://shop.example/orders",
-        )
-        timeout: float = setting("Seconds that a request may take.", default=20.0)
-        attempts: int = setting("The attempts before an event becomes a dead letter.", default=8)
-        first_pause: float = setting(
-            "Seconds before the second attempt; each later pause is twice as long.", default=1.0
-        )
-        longest_pause: float = setting(
-            "The most seconds between two attempts, whatever Retry-After says.", default=300.0
-        )
-        permanent: tuple[int, ...] = setting(
-            "Answers after which an event becomes a dead letter at once.",
-            default=(400, 413, 415, 422),
-        )
-        event_types: tuple[str, ...] | None = setting(
-            "Only events of these types.", default=None, example=("order.paid",)
-        )
-        ca_file: str | None = setting(
-            "A file with certificates to trust, instead of the system's.",
-            default=None,
-            example="/etc/ssl/our_ca.pem",
-        )
-        headers: Mapping[str, str] = setting(
-            "More headers.", default={}, example={"Authorization": "Bearer ${TOKEN}"}
-        )
-
-        def __post_init__(self) -> None:
-            url = httpx.URL(self.url)
-            if url.scheme not in ("http", "https") or not url.host:
-                raise ValueError("url must be http://... or https://...")
-            key_function(self.key)
-            Signer(self.secrets)
-            if not self.secrets and not self.unsigned:
-                raise ValueError(
-                    "there are no secrets, so receivers could not verify the sender: "
-                    "name one in secrets, or set unsigned to true"
-                )
-            if self.secrets and self.unsigned:
-                raise ValueError("unsigned is true, and there are secrets")
-            if min(self.parallel, self.attempts) < 1:
-                raise ValueError("parallel and attempts must be at least 1")
-            if self.timeout <= 0 or not 0 <= self.first_pause <= self.longest_pause:
-                raise ValueError(
-                    "timeout must be positive, first_pause between 0 and longest_pause"
-                )
-
     batch_size = 1_000
     window = 1_000
     """Events of a batch that may wait for others of their key before reading pauses."""
+    _without: ClassVar = {"target_dsn": "what was sent is recorded in the queue's database"}
 
-    config: Config
+    queue: str = setting("The queue.")
+    consumer: str = setting("The consumer's name: one for each endpoint.", default="webhook")
+    url: str = setting("Where to.", example="https://partner.example/hooks/orders")
+    secrets: tuple[str, ...] = setting(
+        "Keys to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
+        "new one, both.",
+        default=(),
+        example=("${WEBHOOK_SECRET}",),
+        secret=True,
+        shown=True,
+    )
+    unsigned: bool = setting(
+        "Send without signatures, instead of secrets: receivers cannot verify the sender.",
+        default=False,
+    )
+    key_: str = setting(
+        "Events with the same key are sent in order: primary_key (of captured rows), type, "
+        "extra1 to extra4, data.FIELD of JSON; id for no order; empty: all are in one order.",
+        default="",
+        example="data.customer",
+    )
+    parallel: int = setting(
+        "Requests at the same time, for different keys.", default=10, at_least=1
+    )
+    body_: Literal["envelope", "data", "cloudevents", "cloudevents-binary"] = setting(
+        "The body of a request: an envelope of type, timestamp and data; the event's data as "
+        "it is; or a CloudEvent, in structured or in binary content mode.",
+        default="envelope",
+    )
+    source: str | None = setting(
+        "The source of CloudEvents, for events that have none; without it, pgq: and the queue.",
+        default=None,
+        example="https://shop.example/orders",
+    )
+    timeout: float = setting("Seconds that a request may take.", default=20.0)
+    attempts: int = setting(
+        "The attempts before an event becomes a dead letter.", default=8, at_least=1
+    )
+    first_pause: float = setting(
+        "Seconds before the second attempt; each later pause is twice as long.", default=1.0
+    )
+    longest_pause: float = setting(
+        "The most seconds between two attempts, whatever Retry-After says.", default=300.0
+    )
+    permanent: tuple[int, ...] = setting(
+        "Answers after which an event becomes a dead letter at once.",
+        default=(400, 413, 415, 422),
+    )
+    event_types: tuple[str, ...] | None = setting(
+        "Only events of these types.", default=None, example=("order.paid",)
+    )
+    ca_file: str | None = setting(
+        "A file with certificates to trust, instead of the system's.",
+        default=None,
+        example="/etc/ssl/our_ca.pem",
+    )
+    headers: Mapping[str, str] = setting(
+        "More headers.", default={}, example={"Authorization": "Bearer ${TOKEN}"}
+    )
+
     _told_to_stop: asyncio.Event | None = None
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """A webhook with these settings."""
-        made = cls(
-            config.dsn, queue=config.queue, consumer=config.consumer, read_dsn=config.read_dsn
-        )
-        made.config = config
-        made.event_types = config.event_types or None
-        return made
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if the URL, the key or a secret is none, or settings contradict."""
+        url = httpx.URL(config.url)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError("url must be http://... or https://...")
+        key_function(config.key)
+        Signer(config.secrets)
+        if not config.secrets and not config.unsigned:
+            raise ValueError(
+                "there are no secrets, so receivers could not verify the sender: "
+                "name one in secrets, or set unsigned to true"
+            )
+        if config.secrets and config.unsigned:
+            raise ValueError("unsigned is true, and there are secrets")
+        if config.timeout <= 0 or not 0 <= config.first_pause <= config.longest_pause:
+            raise ValueError("timeout must be positive, first_pause between 0 and longest_pause")
 
     def key(self, event: pgqpy.Event) -> str:
         """Events with the same key are sent in order."""
-        return key_function(self.config.key)(event)
+        return key_function(self.key_)(event)
 
     def body(self, event: pgqpy.Event) -> bytes:
         """The request body for an event. Raises ValueError to make the event a dead letter."""
-        if self.config.body == "data":
+        if self.body_ == "data":
             return (event.data or "").encode()
         return envelope(event).encode()
 
@@ -201,7 +180,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     async def _send(self, event: pgqpy.Event) -> None:
         """Send an event and record it, however long it takes, unless told to stop meanwhile. Raises
         DeadLetter, EndpointGone."""
-        pauses = Backoff(self.config.first_pause, self.config.longest_pause)
+        pauses = Backoff(self.first_pause, self.longest_pause)
         attempt = 0
         while True:
             try:
@@ -212,11 +191,11 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                 return
             except Refused as error:
                 attempt += error.counts
-                if error.status in self.config.permanent:
+                if error.status in self.permanent:
                     raise pgqpy.DeadLetter(f"refused: {error}") from error
-                if attempt >= self.config.attempts:
+                if attempt >= self.attempts:
                     raise pgqpy.DeadLetter(f"refused {attempt} times: {error}") from error
-                pause = min(max(pauses.pause(), error.after), self.config.longest_pause)
+                pause = min(max(pauses.pause(), error.after), self.longest_pause)
                 logger.warning(
                     "event %s was not accepted: %s; again in %.1f s",
                     event.id,
@@ -239,9 +218,9 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         """Send one request. Raises Refused, EndpointGone, DeadLetter."""
         content = {"content-type": "application/json"}
         try:
-            if self.config.body.startswith("cloudevents"):
-                source = self.config.source or f"pgq:{quote(self.queue)}"
-                binary = self.config.body == "cloudevents-binary"
+            if self.body_.startswith("cloudevents"):
+                source = self.source or f"pgq:{quote(self.queue)}"
+                binary = self.body_ == "cloudevents-binary"
                 content, body = event.to_cloudevent_request(source, binary=binary)
             else:
                 body = self.body(event)
@@ -277,14 +256,14 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     @asynccontextmanager
     async def _open_endpoint(self) -> AsyncIterator[None]:
         self._told_to_stop = asyncio.Event()
-        self._slots = asyncio.Semaphore(self.config.parallel)
-        self._signer = Signer(self.config.secrets)
+        self._slots = asyncio.Semaphore(self.parallel)
+        self._signer = Signer(self.secrets)
         self._endpoint = Endpoint(
-            self.config.url,
-            headers=self.config.headers,
-            timeout=self.config.timeout,
-            connections=self.config.parallel,
-            ca_file=self.config.ca_file,
+            self.url,
+            headers=self.headers,
+            timeout=self.timeout,
+            connections=self.parallel,
+            ca_file=self.ca_file,
         )
         try:
             yield
