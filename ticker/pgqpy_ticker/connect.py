@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import LiteralString, TypeAlias
+from typing import Any, LiteralString, TypeAlias
 
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
@@ -71,6 +71,13 @@ async def connect(database: Database, **settings: str) -> Connection:
         await connection.close()
         raise
     return connection
+
+
+async def fetch(
+    connection: Connection, statement: LiteralString, *arguments: object
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement."""
+    return await (await connection.execute(statement, arguments)).fetchall()
 
 
 @asynccontextmanager

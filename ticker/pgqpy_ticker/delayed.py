@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import LiteralString
 
+from pgqpy_ticker.connect import fetch
 from pgqpy_ticker.jobs import Job
 from pgqpy_ticker.served import Served
 
@@ -48,9 +49,7 @@ class Delayed(Job):
 
     async def run(self) -> float:
         self._news.clear()
-        row = await (await (await self.connection()).execute(_MOVE)).fetchone()
-        assert row is not None
-        moved, next_due = row
+        [(moved, next_due)] = await fetch(await self.connection(), _MOVE)
         self.served.moved += moved
         if moved >= MANY:
             return 0.0

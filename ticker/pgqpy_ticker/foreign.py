@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import LiteralString
 
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, fetch
 from pgqpy_ticker.served import Served
 
 LEAD = "the ticker's lead"
@@ -59,8 +59,7 @@ class ForeignLocks:
 
     async def look(self, connection: Connection) -> list[ForeignLock]:
         """Return the locks that are held now."""
-        rows = await (await connection.execute(_LOCKS)).fetchall()
-        held = [ForeignLock(*row) for row in rows]
+        held = [ForeignLock(*row) for row in await fetch(connection, _LOCKS)]
         self._served.foreign_locks = [str(lock) for lock in held]
         for lock in held:
             if lock not in self._said:

@@ -21,7 +21,7 @@ from typing import LiteralString
 from psycopg import errors
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
+from pgqpy_ticker.connect import Connection, answering, connect, fetch, silence_limit
 from pgqpy_ticker.foreign import LEAD, ForeignLocks
 from pgqpy_ticker.logs import one_line
 from pgqpy_ticker.problem import NotAllowed, Pooled, SchemaPlanted
@@ -70,10 +70,10 @@ async def check_schema(connection: Connection) -> None:
     """Raise UndefinedFunction unless this database has our ticker's functions, SchemaPlanted if a
     role that may create schemas here has made a schema of that name: its code would run as our
     role; NotAllowed if our role may not tick: a standby would notice only when it leads."""
-    row = await (await connection.execute(_OWNER, (_ROUND,))).fetchone()
-    if row is None:
+    rows = await fetch(connection, _OWNER, _ROUND)
+    if not rows:
         raise errors.UndefinedFunction(f"there is no function {_ROUND}")
-    owner, ours, allowed, role = row
+    [(owner, ours, allowed, role)] = rows
     if not ours:
         raise SchemaPlanted(owner)
     if not allowed:
@@ -103,9 +103,8 @@ async def check_session(connection: Connection, database: Database) -> None:
 
 
 async def _server_pid(connection: Connection) -> int:
-    row = await (await connection.execute(_PID)).fetchone()
-    assert row is not None
-    return int(row[0])
+    [(pid,)] = await fetch(connection, _PID)
+    return int(pid)
 
 
 class Lead:
@@ -133,18 +132,17 @@ class Lead:
         ``standing_by`` is called after each attempt that failed because another ticker leads. A
         leader that hangs and cannot be ended, and a lead that is no ticker's, are failures.
         """
-        pid: int | None = None
+        pid = None
         while True:
             database = self._served.database
             async with answering(database):
-                row = await (await self._connection.execute(_TRY, LOCK)).fetchone()
-                assert row is not None
-                if pid is not None and pid != row[1]:
+                before = pid
+                [(won, pid)] = await fetch(self._connection, _TRY, *LOCK)
+                if before not in (None, pid):
                     raise Pooled
-                won, pid = row
                 if won:
                     self._works(mended=True)
-                    return int(row[1])
+                    return int(pid)
                 await self._watch(silence_limit(database), time.monotonic())
             await standing_by()
             await asyncio.sleep(self._served.database.standby_period)
@@ -155,12 +153,11 @@ class Lead:
         if now - self._looked < pause:
             return
         foreign = [lock for lock in await self._foreign.look(self._connection) if lock.lock == LEAD]
-        cursor = await self._connection.execute(_HOLDER, LOCK)
-        holder: tuple[int, str | None] | None = await cursor.fetchone()
+        holders = await fetch(self._connection, _HOLDER, *LOCK)
         elapsed, self._looked = now - self._looked, now
-        if holder is None:
+        if not holders:
             return
-        pid, sign = holder
+        pid, sign = holders[0]
         if not self._told:
             self._log.info("standing by", extra={"leader_pid": pid})
             self._told = True

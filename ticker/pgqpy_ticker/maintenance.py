@@ -14,7 +14,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, fetch
 from pgqpy_ticker.jobs import Job
 from pgqpy_ticker.logs import one_line
 from pgqpy_ticker.served import REFUSED, Operation, Served
@@ -37,7 +37,7 @@ class Maintenance(Job):
 
     async def run(self) -> float:
         served = self.served
-        listed = await (await (await self._session()).execute(_OPERATIONS)).fetchall()
+        listed = await fetch(await self._session(), _OPERATIONS)
         self._refuse([str(argument) for operation, argument in listed if operation == REFUSED])
         failed: set[Operation] = set()
         for operation, argument in listed:
@@ -107,10 +107,9 @@ class Maintenance(Job):
         return sql.SQL("select {}({})").format(function, given)
 
     async def _identifier(self, connection: Connection, name: str | None) -> sql.Identifier:
-        row = await (await connection.execute(_PARTS, (name or "",))).fetchone()
-        assert row is not None
+        [(parts,)] = await fetch(connection, _PARTS, name or "")
         # Not by a search_path, which may contain schemas of other roles.
-        return sql.Identifier(*(row[0] if len(row[0]) > 1 else ("public", *row[0])))
+        return sql.Identifier(*(parts if len(parts) > 1 else ("public", *parts)))
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         # Without the right VACUUM warns instead of failing; autovacuum does the same work then.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, LiteralString, NamedTuple, TypeVar
 
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, fetch
 from pgqpy_ticker.foreign import ForeignLocks
 from pgqpy_ticker.jobs import Job
 from pgqpy_ticker.served import (
@@ -124,18 +124,13 @@ class Observe(Job):
         began = time.monotonic()
         await self._foreign.look(connection)
         transactions = await self._transactions(connection)
-        queues = await (await connection.execute(_QUEUES)).fetchall()
-        consumers = await (await connection.execute(_CONSUMERS)).fetchall()
-        task_queues = await (await connection.execute(_TASK_QUEUES)).fetchall()
+        queues = [QueueSeen(*row) for row in await fetch(connection, _QUEUES)]
+        consumers = [ConsumerSeen(*row) for row in await fetch(connection, _CONSUMERS)]
+        tasks = [TaskQueueSeen(*row) for row in await fetch(connection, _TASK_QUEUES)]
         oldest = dict.fromkeys(("prepared", "idle", "active", "hidden"), 0.0)
         for each in transactions:
             oldest[each.kind] = max(oldest[each.kind], each.age)
-        self.served.observation = Observation(
-            few([QueueSeen(*row) for row in queues]),
-            few([ConsumerSeen(*row) for row in consumers]),
-            oldest,
-            few([TaskQueueSeen(*row) for row in task_queues]),
-        )
+        self.served.observation = Observation(few(queues), few(consumers), oldest, few(tasks))
         database = self.served.database
         self._warn([each for each in transactions if each.age >= database.old_transaction])
         took = time.monotonic() - began
@@ -146,7 +141,7 @@ class Observe(Job):
         await super().close()
 
     async def _transactions(self, connection: Connection) -> list[OpenTransaction]:
-        rows = await (await connection.execute(_TRANSACTIONS, (_MOST,))).fetchall()
+        rows = await fetch(connection, _TRANSACTIONS, _MOST)
         now = time.monotonic()
         self._first_seen = {xid: self._first_seen.get(xid, now) for *_, xid in rows}
         # The wall clock may have been set back since it began.

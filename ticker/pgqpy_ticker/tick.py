@@ -11,12 +11,12 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, answering
+from pgqpy_ticker.connect import Connection, answering, fetch
 from pgqpy_ticker.problem import Pooled
 from pgqpy_ticker.schedule import Budget, Schedule
 from pgqpy_ticker.served import Served
@@ -90,7 +90,7 @@ class Tick:
         idle_too = started - self._looked_at_idle >= database.sleep_at_most
         most_early = self._budget.early(started, database.tick_spacing)
         known = (None, None) if idle_too else self._quiet
-        row = await self._ask(_ROUND, idle_too, most_early, *known)
+        [row] = await fetch(self._connection, _ROUND, idle_too, most_early, *known)
         ticks, early, found, wait, work, pid, last_delayed, *quiet = row
         if pid != self._pid:
             raise Pooled
@@ -136,15 +136,8 @@ class Tick:
         always refuses if prepared transactions are possible, since one that notified could not be
         prepared.
         """
-        self._declared = await self._ask(_SLEEP) == (True,)
+        [(self._declared,)] = await fetch(self._connection, _SLEEP)
         return self._declared
-
-    async def _ask(self, statement: LiteralString, *arguments: object) -> tuple[Any, ...]:
-        """Return the row of a statement."""
-        cursor = await self._connection.execute(statement, arguments)
-        row = await cursor.fetchone()
-        assert row is not None
-        return row
 
     async def _wake_up(self) -> None:
         """Tell producers that they need not notify any more."""
