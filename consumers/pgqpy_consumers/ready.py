@@ -7,11 +7,11 @@ of your own its settings.
 from __future__ import annotations
 
 import importlib
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any
 
 from pgqpy_consumers.settings import ConfigError, Configured, advice, configured, setting
 
-__all__ = ["READY", "ConfigError", "Configured", "Ready", "configured", "ready", "setting"]
+__all__ = ["READY", "ConfigError", "Configured", "configured", "ready", "setting"]
 
 #: The names that ``pgqpy run`` knows, with module and class.
 READY: dict[str, str] = {
@@ -27,27 +27,10 @@ READY: dict[str, str] = {
 }
 
 
-class Ready(Protocol):
-    """A class that ``pgqpy run`` can run. `pgqpy.Consumer` has ``run`` and ``stop``."""
-
-    Config: ClassVar[type[Any]]
-
-    @classmethod
-    def from_config(cls, config: Any) -> Self:
-        """The consumer with these settings."""
-
-    def run(self, *, until_empty: bool = False, ticker: Literal["auto"] | None = None) -> None:
-        """Run until stopped, or with ``until_empty`` until there is nothing left to do; with
-        ``ticker="auto"`` make ticks if no other ticker does."""
-
-    def stop(self) -> None:
-        """Make ``run`` return soon."""
-
-
-def ready(name: str) -> type[Ready]:
+def ready(name: str) -> type[Any]:
     """The class of that name. Raises ConfigError if there is none."""
     if name not in READY:
         raise ConfigError(f"no consumer {name!r} is ready to run: {advice(name, sorted(READY))}")
     module, _, found = READY[name].partition(":")
-    made: type[Ready] = getattr(importlib.import_module(module), found)
+    made: type[Any] = getattr(importlib.import_module(module), found)
     return made

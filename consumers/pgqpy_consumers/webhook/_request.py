@@ -13,7 +13,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -258,4 +258,4 @@ def retry_after(value: str | None) -> float:
         return 0.0
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return max(0.0, at.timestamp() - datetime.fromtimestamp(time.time(), UTC).timestamp())
+    return max(0.0, at.timestamp() - time.time())
