@@ -50,8 +50,8 @@ def doctor(ctx: click.Context, conn: Connection, wait: float, stuck_after: float
       pgqpy doctor --wait 10
       pgqpy doctor --json | jq '.findings[] | select(.verdict == "problem")'
     """
-    report = examine(conn, stuck_after=timedelta(seconds=stuck_after), wait=wait)
-    show(lambda: report, render, every=None)
+    patience = timedelta(seconds=stuck_after)
+    report = show(lambda: examine(conn, stuck_after=patience, wait=wait), render)
     ctx.exit(EXIT_CODES[report.worst])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pgqpy._runtime.words import plural
+from pgqpy.cli._base.arguments import FILE
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, say
@@ -14,8 +15,6 @@ from pgqpy.errors import InvalidShardMap
 from pgqpy.shards import ShardMap
 from pgqpy.shards._apply import apply as apply_map
 from pgqpy.shards._check import check as check_map
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(cls=Group)
@@ -27,7 +26,7 @@ def shards() -> None:
 
 
 @shards.command("check", role="pgq_reader")
-@click.argument("path", metavar="FILE", type=_FILE)
+@click.argument("path", metavar="FILE", type=FILE)
 @json_option
 @click.pass_context
 def check(ctx: click.Context, path: Path) -> None:
@@ -65,8 +64,8 @@ def check(ctx: click.Context, path: Path) -> None:
 
 
 @shards.command("apply", role="pgq_admin")
-@click.argument("wanted", metavar="WANTED", type=_FILE)
-@click.argument("path", metavar="FILE", type=_FILE)
+@click.argument("wanted", metavar="WANTED", type=FILE)
+@click.argument("path", metavar="FILE", type=FILE)
 def apply(wanted: Path, path: Path) -> None:
     """Give each shard the keys that a map wants.
 

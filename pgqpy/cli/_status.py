@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy._runtime.words import brief, duration, plural, printable, rate
+from pgqpy._runtime.words import brief, duration, plural, printable
 from pgqpy.cli._base.arguments import any_queue_argument
 from pgqpy.cli._base.command import Command, stuck_after_option, watch_options
 from pgqpy.cli._base.output import empty_table, json_option, show, shown
@@ -123,9 +123,9 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
         state.append(", no consumers", "dim")
     return (
         Text(printable(queue.queue), "bold"),
-        Text("-" if queue.events_per_second is None else rate(queue.events_per_second)),
+        Text(shown(queue.events_per_second)),
         Text(shown(queue.unticked_events)),
-        Text(_lag(queue.tick_age)),
+        Text(lasting(queue.tick_age)),
         Text(shown(queue.last_tick)),
         state,
     )
@@ -134,7 +134,7 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
 def _consumer_cells(consumer: ConsumerStatus, branch: str, queue: QueueStatus) -> tuple[Text, ...]:
     state = Text(consumer.state, STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
-        state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+        state.append(f", seen {lasting(consumer.last_seen)} ago", "default")
     if consumer.paused is not None:
         also = "" if consumer.state is ConsumerState.PAUSED else ", paused"
         state.append(f"{also} since {shown(consumer.paused)}", "default")
@@ -148,7 +148,7 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, queue: QueueStatus) -
         Text.assemble((branch, "dim"), printable(consumer.consumer)),
         Text(),
         Text(shown(queue.unread_by(consumer))),
-        Text(_lag(consumer.lag)),
+        Text(lasting(consumer.lag)),
         Text(shown(consumer.last_tick)),
         state,
     )
@@ -159,7 +159,7 @@ def _progress(progress: BatchProgress) -> str:
     return f"batch {progress.batch_id} for {brief(progress.running)}{tasks}"
 
 
-def _lag(value: timedelta | None) -> str:
+def lasting(value: timedelta | None) -> str:
     return "-" if value is None else brief(value)
 
 

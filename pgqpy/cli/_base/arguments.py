@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from click.shell_completion import CompletionItem
 import pgqpy
 from pgqpy._runtime.planted import refuse_planted
 from pgqpy.admin import Admin
-from pgqpy.cli._base.command import Exclusive, options
+from pgqpy.cli._base.command import Exclusive, Function, options
 
 #: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
 COMPLETION_TIMEOUT = 2
@@ -134,6 +135,7 @@ def _task_queues(admin: Admin, _: dict[str, str]) -> Iterable[str]:
     return [queue.queue_name for queue in Tasks(admin.conn).queues(max_count=1)]
 
 
+FILE = click.Path(dir_okay=False, path_type=Path)
 TEXT = Parsed("text", _text)
 INTERVAL = Parsed("interval", _text)
 JSON = Parsed("json", _json)
@@ -161,6 +163,27 @@ set_option = click.option(
     type=Parsed("parameter=value", _setting),
     help="Configure it; may be given several times. The command config shows the parameters.",
 )
+off_option = click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
+
+
+def parameter_arguments(parameters: Iterable[str]) -> Callable[[Function], Function]:
+    """Declare a parameter, and its new value; both may be left out."""
+    return options(
+        click.argument(
+            "parameter", type=click.Choice([*parameters]), metavar="[PARAMETER]", required=False
+        ),
+        click.argument("value", type=TEXT, required=False),
+    )
+
+
+def grant_arguments(*actions: str) -> Callable[[Function], Function]:
+    """Declare a role, and actions on a queue."""
+    return options(
+        click.argument("role", type=TEXT),
+        click.argument("actions", nargs=-1, required=True, type=click.Choice(actions)),
+    )
+
+
 due_options = options(
     click.option(
         "--at", cls=Exclusive, type=MOMENT, help="Not now, but then; local time if without offset."

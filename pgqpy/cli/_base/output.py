@@ -120,7 +120,11 @@ def print_pairs(*pairs: tuple[str, Any]) -> None:
         click.echo(f"{name:<{width}}  {shown(value)}")
 
 
-def print_parameters(values: Mapping[str, Any], meanings: Mapping[str, str]) -> None:
+def print_parameters(
+    values: Mapping[str, Any], meanings: Mapping[str, str], only: str | None
+) -> None:
+    if only is not None:
+        values = {only: values[only]}
     if wants_json():
         print_json(values)
     else:
@@ -160,13 +164,13 @@ def print_problem(message: str, hint: str | None = None) -> None:
 
 
 def show(
-    read: Callable[[], T], draw: Callable[[T], RenderableType], *, every: float | None
-) -> None:
-    """Print what is read: once, or until Ctrl-C with pauses of ``every`` seconds."""
+    read: Callable[[], T], draw: Callable[[T], RenderableType], *, every: float | None = None
+) -> T:
+    """Print what is read: once, and return it, or until Ctrl-C with pauses of ``every`` seconds."""
     if every is None:
         now = read()
         print_json(now) if wants_json() else print_rich(draw(now))
-        return
+        return now
     if wants_json() or not console().is_terminal:
         while True:
             now = read()

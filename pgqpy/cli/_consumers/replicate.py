@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgqpy.cli._base.arguments import LIST, TEXT
+from pgqpy.cli._base.arguments import FILE, LIST, TEXT
 from pgqpy.cli._base.command import Function, Group, Settings, options
 from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.output import (
     json_option,
     print_items,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 #: The maximum number of differences shown for a table, unless --json asks for all.
 SHOWN = 20
 
-config_argument = click.argument(
-    "path", metavar="CONFIG.TOML", type=click.Path(dir_okay=False, path_type=Path)
-)
+config_argument = click.argument("path", metavar="CONFIG.TOML", type=FILE)
 
 
 def tables_argument(*, required: bool) -> Callable[[Function], Function]:
@@ -159,7 +157,7 @@ def list_tables(path: Path) -> None:
             "State": "state",
             "Since": "since",
             "Waiting": "waiting",
-            "Error": lambda each: (each.get("error") or "").partition("\n")[0],
+            "Error": lambda each: first_line(each.get("error") or ""),
         },
         empty=f"nothing is replicated; add a table: pgqpy replicate add TABLE {path}",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pgqpy import dsn as dsns
-from pgqpy.cli._base.arguments import TEXT
+from pgqpy.cli._base.arguments import FILE, TEXT
 from pgqpy.cli._base.command import Command, Settings, log_options
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
@@ -23,16 +23,14 @@ from pgqpy.log import logger
 
 @click.command(cls=Command, role="pgq_reader")
 @click.argument("name", metavar="NAME", type=TEXT, required=False)
-@click.argument(
-    "path", metavar="CONFIG.TOML", required=False, type=click.Path(dir_okay=False, path_type=Path)
-)
+@click.argument("path", metavar="CONFIG.TOML", required=False, type=FILE)
 @click.option("--list", "listing", is_flag=True, help="Show what there is to run, and end.")
 @click.option("--example", is_flag=True, help="Print a configuration for NAME, and end.")
 @click.option("--dsn", metavar="DSN", help="The database with the queue, instead of the file's.")
 @click.option(
     "--shards",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Read all databases of this shard map, or share them with other processes.",
 )
 @click.option(
@@ -172,7 +170,7 @@ def _heading(name: str, made: type) -> str:
 
 
 def _summary(made: type) -> str:
-    return (made.__doc__ or made.__name__).strip().partition("\n")[0]
+    return first_line(made.__doc__ or made.__name__)
 
 
 def _list() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, Parsed, queue_argument
-from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.command import Exclusive, Group
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
@@ -37,12 +37,17 @@ master_option = click.option(
 )
 read_dsn_option = click.option(
     "--read-dsn",
+    cls=Exclusive,
     type=TEXT,
     metavar="DSN",
     help="A standby of the database's server, on which executors read.",
 )
 shards_option = click.option(
-    "--shards", type=TEXT, metavar="FILE", help="All shards of this map, instead of --dsn."
+    "--shards",
+    cls=Exclusive,
+    type=TEXT,
+    metavar="FILE",
+    help="All shards of this map, instead of --dsn.",
 )
 
 
@@ -112,7 +117,6 @@ def run(
       pgqpy spark run shop.reports:DailyRevenue --master 'local[4]'
       pgqpy spark run delays.py:DelaysByMonth --once
     """
-    _one_place(shards, read_dsn)
     consumer_class = load(target)
     from pgqpy_consumers.spark.session import log_batches
 
@@ -133,11 +137,6 @@ def run(
             f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
             "it was rolled back; the next run gets the same batch again",
         ) from error
-
-
-def _one_place(shards: str | None, read_dsn: str | None) -> None:
-    if shards is not None and read_dsn is not None:
-        raise click.UsageError("--shards and --read-dsn exclude each other.")
 
 
 def load(target: str) -> type[SparkConsumer]:
@@ -219,7 +218,6 @@ def archive(
       pgqpy spark archive orders hdfs:///events --partition-by month,type
       pgqpy spark archive orders /lake/events --shards shards.toml
     """
-    _one_place(shards, read_dsn)
     spark = spark_session(master)
     from pgqpy_consumers.spark.archive import Archive
 

@@ -19,6 +19,7 @@ from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, say, shown
 from pgqpy.connection import Connection
+from pgqpy.consumer._statements import REOPEN_BATCH
 from pgqpy.errors import ForeignTick, TickNotFound, comes_from, translate_errors
 from pgqpy.models import ConsumerInfo, Start
 
@@ -51,7 +52,6 @@ select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_prev_tick_snapshot::tex
   from pgq_ext.progress
  where consumer_id = %s and subconsumer_id = %s and prg_retries is not null
 """
-REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
 REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %s)"
 
 
@@ -315,7 +315,7 @@ def rewind(conn: Connection, queue: str, consumer: str, target_dsn: str) -> None
         conn.execute(REWIND, (queue, consumer, *remembered))
         if undelivered is not None:
             batch, prev_tick, prev_time, *_, tick, time = undelivered
-            conn.execute(REOPEN, (queue, consumer, batch, prev_tick, prev_time, tick, time))
+            conn.execute(REOPEN_BATCH, (queue, consumer, batch, prev_tick, prev_time, tick, time))
     say(
         f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to"
         f" {remembered[0]}, where its target stands"

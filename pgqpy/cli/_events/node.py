@@ -143,11 +143,8 @@ def show_status(dsn: str, queue: str, watch: bool, every: float) -> None:
       pgqpy node status orders --watch
     """
     with interruptible():
-        if watch:
-            show(lambda: _read(queue, dsn), partial(items_table, columns=COLUMNS), every=every)
-            return
-        found = _read(queue, dsn)
-        show(lambda: found, partial(items_table, columns=COLUMNS), every=None)
+        draw = partial(items_table, columns=COLUMNS)
+        found = show(lambda: _read(queue, dsn), draw, every=every if watch else None)
     if any(each.problem or each.error for each in found):
         click.get_current_context().exit(1)
 

@@ -9,8 +9,8 @@ from typing import Any, LiteralString, NamedTuple
 from psycopg import sql
 from psycopg.rows import args_row, scalar_row
 
+from pgqpy.cli._base.database import no_such_queue
 from pgqpy.connection import Connection
-from pgqpy.errors import QueueNotFound
 from pgqpy.event import Event
 
 COLUMNS: LiteralString = """
@@ -171,7 +171,7 @@ def _events(conn: Connection, queue: str) -> tuple[int, sql.Identifier]:
             "select queue_id from pgq.queue where queue_name = %s", [queue]
         ).fetchone()
     if queue_id is None:
-        raise QueueNotFound(f"queue {queue!r} does not exist")
+        raise no_such_queue(queue)
     return queue_id, sql.Identifier("pgq", f"event_{queue_id}")
 
 

@@ -11,6 +11,9 @@ from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import (
     TEXT,
     any_queue_argument,
+    grant_arguments,
+    off_option,
+    parameter_arguments,
     parameter_value,
     queue_argument,
     set_option,
@@ -158,10 +161,7 @@ def show(conn: Connection, queue: str) -> None:
 
 @queue.command("config", role="pgq_admin")
 @queue_argument
-@click.argument(
-    "parameter", type=click.Choice([*PARAMETERS]), metavar="[PARAMETER]", required=False
-)
-@click.argument("value", type=TEXT, required=False)
+@parameter_arguments(PARAMETERS)
 @json_option
 def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:
     """Show a queue's parameters, show one, or set one to a value.
@@ -178,10 +178,7 @@ def config(conn: Connection, queue: str, parameter: str | None, value: str | Non
     """
     if parameter is not None and value is not None:
         Admin(conn).set_queue_config(queue, parameter, parameter_value(value))
-    parameters = read_config(conn, queue)
-    if parameter is not None:
-        parameters = {parameter: parameters[parameter]}
-    print_parameters(parameters, PARAMETERS)
+    print_parameters(read_config(conn, queue), PARAMETERS, parameter)
 
 
 def read_config(conn: Connection, queue: str) -> dict[str, Any]:
@@ -191,22 +188,16 @@ def read_config(conn: Connection, queue: str) -> dict[str, Any]:
     raise no_such_queue(queue)
 
 
-grant_arguments = options(
+which_grants = options(
     queue_argument,
-    click.argument("role", type=TEXT),
-    click.argument(
-        "actions",
-        nargs=-1,
-        required=True,
-        type=click.Choice(("insert", "consume", "read", "admin")),
-    ),
+    grant_arguments("insert", "consume", "read", "admin"),
     click.option("--as", "consumer", type=TEXT, help="The consumer or group for consume; any."),
 )
 
 
 @queue.command("restrict", role="pgq_admin")
 @queue_argument
-@click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
+@off_option
 def restrict(conn: Connection, queue: str, off: bool) -> None:
     """Restrict the events of a queue to roles with a grant.
 
@@ -222,7 +213,7 @@ def restrict(conn: Connection, queue: str, off: bool) -> None:
 
 
 @queue.command("grant", role="pgq_admin")
-@grant_arguments
+@which_grants
 def grant(
     conn: Connection, queue: str, role: str, actions: tuple[str, ...], consumer: str | None
 ) -> None:
@@ -240,7 +231,7 @@ def grant(
 
 
 @queue.command("revoke", role="pgq_admin")
-@grant_arguments
+@which_grants
 def revoke(
     conn: Connection, queue: str, role: str, actions: tuple[str, ...], consumer: str | None
 ) -> None:

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument, task_queue_argument
 from pgqpy.cli._base.command import count_option, watch_options
+from pgqpy.cli._base.database import dict_rows
+from pgqpy.cli._base.errors import first_line
 from pgqpy.cli._base.output import (
     json_option,
     make_table,
@@ -73,7 +74,7 @@ def list_tasks(conn: Connection, queue: str | None, count: int, failed: bool, **
         "Payload": lambda each: compact(each.payload),
     }
     if any(each.error for each in tasks):
-        columns["Error"] = lambda each: (each.error or "").partition("\n")[0]
+        columns["Error"] = lambda each: first_line(each.error or "")
     empty = "no such tasks" if given else "no tasks"
     print_items(tasks, columns, empty=empty, each_a_line=True)
     if more and not wants_json():
@@ -93,8 +94,7 @@ def errors(conn: Connection, queue: str, count: int) -> None:
       pgqpy task errors mails
     """
     error_queue, given = failed_of(conn, queue, {})
-    with conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(_ERRORS, [error_queue, Jsonb(given), count]).fetchall()
+    found = dict_rows(conn, _ERRORS, [error_queue, Jsonb(given), count])
     now = datetime.now(UTC)
     columns: dict[str, Any] = {
         "Tasks": lambda each: str(each["tasks"]),
@@ -164,8 +164,8 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
 
 
 def _failed(attempt: dict[str, Any]) -> str:
-    at, error = datetime.fromisoformat(attempt["at"]), attempt["error"].partition("\n")[0]
-    return f"failed at {shown(at)}, by {attempt['claimant']}: {error}"
+    at = datetime.fromisoformat(attempt["at"])
+    return f"failed at {shown(at)}, by {attempt['claimant']}: {first_line(attempt['error'])}"
 
 
 def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
@@ -227,7 +227,7 @@ def flow(conn: Connection, number: int, mermaid: bool) -> None:
         "Queue": "queue",
         "After": lambda each: ", ".join(map(str, each.after)),
         "State": "state",
-        "Error": lambda each: (each.error or "").partition("\n")[0],
+        "Error": lambda each: first_line(each.error or ""),
         "Result": lambda each: None if each.result is None else compact(each.result),
     }
     print_items(steps, columns, empty="no steps", each_a_line=True)

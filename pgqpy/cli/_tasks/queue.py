@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import (
-    TEXT,
     any_task_queue_argument,
+    parameter_arguments,
     parameter_value,
     set_option,
     task_queue_argument,
@@ -124,10 +124,7 @@ def _since(time: datetime | None) -> timedelta | None:
 
 @task.command("config", role="pgq_admin")
 @task_queue_argument
-@click.argument(
-    "parameter", type=click.Choice([*PARAMETERS]), metavar="[PARAMETER]", required=False
-)
-@click.argument("value", type=TEXT, required=False)
+@parameter_arguments(PARAMETERS)
 @json_option
 def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:
     """Show a task queue's parameters, show one, or set one to a value.
@@ -145,9 +142,8 @@ def config(conn: Connection, queue: str, parameter: str | None, value: str | Non
     if parameter is not None and value is not None:
         queues.set_config(queue, parameter, parameter_value(value))
     (info,) = queues.queues(queue, max_count=1)
-    names = [parameter] if parameter is not None else [*PARAMETERS]
-    parameters = {name: getattr(info, name) for name in names}
-    print_parameters(parameters, PARAMETERS)
+    parameters = {name: getattr(info, name) for name in PARAMETERS}
+    print_parameters(parameters, PARAMETERS, parameter)
 
 
 @task.command("pause", role="pgq_admin")

@@ -10,9 +10,10 @@ import click
 from pgqpy._runtime.words import duration
 from pgqpy.cli._base.arguments import (
     INTERVAL,
-    TEXT,
     Parsed,
     any_task_queue_argument,
+    grant_arguments,
+    off_option,
     task_queue_argument,
 )
 from pgqpy.cli._base.command import options
@@ -138,17 +139,14 @@ def _rate(number: str | int | None, limits: TaskLimits) -> str | None:
     return f"{number} in {duration(limits.rate_period)}" if number else None
 
 
-ACTIONS = ("insert", "claim", "change", "delete", "read")
-grant_arguments = options(
-    task_queue_argument,
-    click.argument("role", type=TEXT),
-    click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS)),
+which_grants = options(
+    task_queue_argument, grant_arguments("insert", "claim", "change", "delete", "read")
 )
 
 
 @task.command("restrict", role="pgq_admin")
 @task_queue_argument
-@click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
+@off_option
 def restrict(conn: Connection, queue: str, off: bool) -> None:
     """Restrict the tasks of a queue to roles with a grant.
 
@@ -164,7 +162,7 @@ def restrict(conn: Connection, queue: str, off: bool) -> None:
 
 
 @task.command("grant", role="pgq_admin")
-@grant_arguments
+@which_grants
 def grant(conn: Connection, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Grant a role actions on the tasks of a restricted queue.
 
@@ -180,7 +178,7 @@ def grant(conn: Connection, queue: str, role: str, actions: tuple[str, ...]) -> 
 
 
 @task.command("revoke", role="pgq_admin")
-@grant_arguments
+@which_grants
 def revoke(conn: Connection, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Revoke grants of a role.
 

@@ -18,7 +18,7 @@ from rich.live import Live
 
 from pgqpy.cli._base.command import Command, seconds_option, stuck_after_option
 from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.output import console
 from pgqpy.cli._top.screen import Screen
 from pgqpy.cli._top.tables import Opened, Reading, Table
@@ -136,7 +136,7 @@ class Reader:
                     self._read_on(conn)
             except Exception as error:
                 # Also a bug: the screen must not stand still and say nothing.
-                told = str(error).strip().partition("\n")[0] or type(error).__name__
+                told = first_line(str(error)) or type(error).__name__
                 self._tell(f"{told}: what is shown is old")
                 self._pause(AWAY)
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from pgqpy._runtime.words import brief, plural, rate
-from pgqpy.cli._status import STYLES
-from pgqpy.cli._tasks.choice import compact
+from pgqpy._runtime.words import plural
+from pgqpy.cli._base.errors import first_line
+from pgqpy.cli._base.output import shown
+from pgqpy.cli._status import STYLES, lasting
+from pgqpy.cli._tasks.choice import compact, distance
 from pgqpy.connection import Connection
 from pgqpy.doctor._queues import Status
 from pgqpy.doctor._readings import TaskWorker
@@ -83,16 +85,12 @@ def _plain(text: str) -> Cell:
     return Cell(text.lower(), text)
 
 
-def _count(number: int | None, style: str = "") -> Cell:
-    return Cell(number, "-" if number is None else f"{number:,}", style if number else "")
-
-
-def _rate(value: float | None) -> Cell:
-    return Cell(value, "-" if value is None else rate(value))
+def _number(value: float | None, style: str = "") -> Cell:
+    return Cell(value, shown(value), style if value else "")
 
 
 def _lasting(value: timedelta | None) -> Cell:
-    return Cell(value, "-" if value is None else brief(value))
+    return Cell(value, lasting(value))
 
 
 def _state(state: ConsumerState | QueueState, more: str = "") -> Cell:
@@ -117,13 +115,13 @@ def _queue(queue: QueueStatus, out: Mapping[tuple[str, str], float | None]) -> R
     cells = (
         _name(queue.queue),
         _state(queue.state, held),
-        _rate(queue.events_per_second),
-        _rate(sum(known) if known else None),
+        _number(queue.events_per_second),
+        _number(sum(known) if known else None),
         _lasting(queue.lag),
-        _count(queue.unread),
-        _count(len(queue.consumers)),
-        _count(queue.retry_events, "yellow"),
-        _count(queue.dead_letters, "yellow"),
+        _number(queue.unread),
+        _number(len(queue.consumers)),
+        _number(queue.retry_events, "yellow"),
+        _number(queue.dead_letters, "yellow"),
     )
     opens = Opened(f"consumers of {queue.queue}", tab="consumers", only=queue.queue)
     return Row((queue.queue,), cells, opens)
@@ -151,16 +149,16 @@ def _consumer(queue: QueueStatus, each: ConsumerStatus, out: float | None) -> Ro
         _name(each.consumer),
         _state(each.state, f", {plural(failing.attempts, 'time')}" if failing else ""),
         _lasting(each.lag),
-        _count(queue.unread_by(each)),
-        _rate(out),
+        _number(queue.unread_by(each)),
+        _number(out),
         _lasting(each.last_seen),
-        _count(each.current_batch),
-        _count(each.dead_letters, "yellow"),
+        _number(each.current_batch),
+        _number(each.dead_letters, "yellow"),
     )
     error = f"\n\nError of batch {failing.batch_id}:\n{failing.error}" if failing else ""
     text = (
         f"{each.consumer} of {queue.queue}: {each.state}\n"
-        f"last finished tick {_count(each.last_tick).text}, open batch {cells[7].text}, "
+        f"last finished tick {_number(each.last_tick).text}, open batch {cells[7].text}, "
         f"last seen {cells[6].text} ago, {cells[4].text} events behind{error}"
     )
     return Row((queue.queue, each.consumer), cells, Opened(each.consumer, text=text))
@@ -176,7 +174,7 @@ def task_queues(reading: Reading) -> Table:
         waits = now - each.oldest if each.oldest else None
         name = each.queue_name
         opens = Opened(f"tasks of {name}", read=_tasks(name, {}))
-        cells = (_name(name), state, _lasting(waits), *(_count(size) for size in sizes))
+        cells = (_name(name), state, _lasting(waits), *(_number(size) for size in sizes))
         rows.append(Row((name,), cells, opens))
     return Table(
         (
@@ -201,7 +199,7 @@ def workers(reading: Reading) -> Table:
         )
         cells = (
             _name(each.claimant),
-            _count(each.tasks),
+            _number(each.tasks),
             _plain(", ".join(each.queues)),
             _lasting(now - each.since if each.since else None),
             _lasting(each.lease - now if each.lease else None),
@@ -232,15 +230,14 @@ def _tasks(queue: str | None, which: dict[str, Any]) -> Callable[[Connection], T
 
 
 def _task(task: TaskInfo, now: datetime) -> Row:
-    error = (task.error or "").partition("\n")[0]
+    error = first_line(task.error or "")
     away = None if task.at is None else task.at - now
-    when = "-" if away is None else f"{'in ' if away > timedelta() else ''}{brief(abs(away))}"
     cells = (
         Cell(task.id, str(task.id), "bold"),
         _plain(task.queue),
         _plain(task.status),
-        Cell(away, when if away is None or away > timedelta() else f"{when} ago"),
-        _count(task.attempts),
+        Cell(away, distance(task.at, now) or "-"),
+        _number(task.attempts),
         Cell(error, error, "red") if error else _plain(compact(task.payload)),
     )
     title = f"task {task.id}"
