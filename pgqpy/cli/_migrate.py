@@ -86,9 +86,7 @@ def _show(dsn: str) -> None:
     if wants_json():
         print_json({"current": at, "revisions": revisions})
         return
-    print_table(
-        ("", "Revision", "Description"),
-        [("*" if step.id == at else "", step.id, step.description) for step in revisions],
-    )
+    here = {"": lambda step: "*" if step.id == at else ""}
+    print_table(revisions, {**here, "Revision": "id", "Description": "description"})
     if at is None:
         say("the schema is not installed; `pgqpy migrate` installs it")

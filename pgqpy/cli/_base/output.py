@@ -93,24 +93,22 @@ def print_items(
         for each in items if each_a_line else [items]:
             print_json(each, indent=None if each_a_line else 2)
     elif items:
-        print_rich(items_table(items, columns, cut=each_a_line))
+        print_table(items, columns, cut=each_a_line)
     else:
         say(empty)
 
 
-def items_table(items: Sequence[Any], columns: Columns, *, cut: bool = False) -> Table:
-    rows = [[_cell(item, each) for each in columns.values()] for item in items]
-    return make_table([*columns], rows, cut=cut)
-
-
-def _cell(item: Any, column: str | Callable[[Any], Any]) -> Any:
+def _cell(item: Any, column: str | Callable[[Any], Any]) -> tuple[Any, str]:
+    """Return a value, and its text."""
     if callable(column):
-        return column(item)
-    return item.get(column) if isinstance(item, dict) else getattr(item, column)
+        value = column(item)
+    else:
+        value = item.get(column) if isinstance(item, dict) else getattr(item, column)
+    return value, brief(value) if isinstance(value, timedelta) else shown(value)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    print_rich(make_table(headings, rows))
+def print_table(items: Sequence[Any], columns: Columns, *, cut: bool = False) -> None:
+    print_rich(make_table(items, columns, cut=cut))
 
 
 def print_pairs(*pairs: tuple[str, Any]) -> None:
@@ -128,8 +126,8 @@ def print_parameters(
     if wants_json():
         print_json(values)
     else:
-        rows = [(name, shown(value), meanings[name]) for name, value in values.items()]
-        print_table(("Parameter", "Value", "Meaning"), rows)
+        value, meaning = (lambda name: shown(values[name])), meanings.__getitem__
+        print_table([*values], {"Parameter": str, "Value": value, "Meaning": meaning})
 
 
 def print_in_full(
@@ -186,18 +184,13 @@ def show(
             time.sleep(every)
 
 
-def make_table(
-    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
-) -> Table:
+def make_table(items: Sequence[Any], columns: Columns, *, cut: bool = False) -> Table:
     """Make a table; words are set left, all else right, intervals in one unit."""
     from rich.text import Text
 
-    cells = [
-        [(each, brief(each) if isinstance(each, timedelta) else shown(each)) for each in row]
-        for row in rows
-    ]
+    cells = [[_cell(item, each) for each in columns.values()] for item in items]
     table = empty_table()
-    for index, heading in enumerate(headings):
+    for index, heading in enumerate(columns):
         column = [row[index] for row in cells]
         words = any(isinstance(value, str | datetime) for value, _ in column)
         long = any(isinstance(value, str) and len(text) > KEPT for value, text in column)

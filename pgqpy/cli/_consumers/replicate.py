@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -236,27 +235,22 @@ def _compare(path: Path, *, tables: Sequence[str], wait: float, repair: bool) ->
 
 
 def _print_comparisons(compared: list[Comparison]) -> None:
+    found = [
+        {
+            "table": str(each.replica),
+            "rows": each.rows,
+            "tick": each.tick,
+            "differences": each.differences,
+            "repaired": each.repaired,
+        }
+        for each in compared
+    ]
     if wants_json():
-        print_json(
-            [
-                {
-                    "table": str(each.replica),
-                    "rows": each.rows,
-                    "tick": each.tick,
-                    "differences": [asdict(difference) for difference in each.differences],
-                    "repaired": each.repaired,
-                }
-                for each in compared
-            ]
-        )
+        print_json(found)
         return
-    print_table(
-        ("Table", "Rows", "Tick", "Different", "Repaired"),
-        [
-            (str(each.replica), each.rows, each.tick, len(each.differences), each.repaired)
-            for each in compared
-        ],
-    )
+    columns: dict[str, Any] = {"Table": "table", "Rows": "rows", "Tick": "tick"}
+    columns |= {"Different": lambda each: len(each["differences"]), "Repaired": "repaired"}
+    print_table(found, columns)
     for each in compared:
         for difference in each.differences[:SHOWN]:
             say(f"{each.replica} {difference.key} {difference.kind}")

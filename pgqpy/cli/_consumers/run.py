@@ -179,7 +179,8 @@ def _list() -> None:
     rows = []
     for name in sorted(READY):
         try:
-            rows.append((name, _summary(ready(name))))
+            summary = _summary(ready(name))
         except ImportError as error:
-            rows.append((name, f"cannot run here: {error}"))
-    print_table(("name", "what it does"), rows)
+            summary = f"cannot run here: {error}"
+        rows.append({"name": name, "summary": summary})
+    print_table(rows, {"name": "name", "what it does": "summary"})

@@ -296,8 +296,7 @@ def archive_info(path: str, master: str | None) -> None:
         return
     say(f"{files}, partitioned by queue, {', '.join(by)}")
     if found:
-        headings = [key.replace("_", " ").capitalize() for key in found[0]]
-        print_table(headings, [list(each.values()) for each in found])
+        print_table(found, {key.replace("_", " ").capitalize(): key for key in found[0]})
 
 
 @spark.command("replay", role="pgq_writer")
@@ -353,9 +352,7 @@ def replay(
     if wants_json():
         print_json({"source": again.queue, "sent": not dry_run, "events": events, "counts": counts})
     elif dry_run:
-        print_table(
-            ("Day", "Type", "Events"), [(each.day, each.type, each.events) for each in counts]
-        )
+        print_table(counts, {"Day": "day", "Type": "type", "Events": "events"})
         say(f"{events:,} events of queue {again.queue} would be sent into queue {queue}")
     else:
         say(f"sent {events:,} events of queue {again.queue} into queue {queue}")

@@ -32,8 +32,8 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     Columns,
     console,
-    items_table,
     json_option,
+    make_table,
     print_items,
     print_json,
     say,
@@ -143,7 +143,7 @@ def show_status(dsn: str, queue: str, watch: bool, every: float) -> None:
       pgqpy node status orders --watch
     """
     with interruptible():
-        draw = partial(items_table, columns=COLUMNS)
+        draw = partial(make_table, columns=COLUMNS)
         found = show(lambda: _read(queue, dsn), draw, every=every if watch else None)
     if any(each.problem or each.error for each in found):
         click.get_current_context().exit(1)

@@ -255,19 +255,16 @@ def _draw_progress(found: Sequence[TaskProgress]) -> RenderableType:
         return "no claimed task has reported its progress"
     now = datetime.now(UTC)
     return make_table(
-        ("Id", "Queue", "Worker", "Done", "Note", "Reported", "Cancelled"),
-        [
-            (
-                str(each.id),
-                each.queue,
-                each.claimant,
-                how_far(each),
-                each.note,
-                distance(each.at, now),
-                each.cancelled,
-            )
-            for each in found
-        ],
+        found,
+        {
+            "Id": lambda each: str(each.id),
+            "Queue": "queue",
+            "Worker": "claimant",
+            "Done": how_far,
+            "Note": "note",
+            "Reported": lambda each: distance(each.at, now),
+            "Cancelled": "cancelled",
+        },
     )
 
 
