@@ -76,20 +76,16 @@ class QueueSplitter(Configured, pgqpy.RemoteConsumer):
         pieces.clear()
 
     def _queue_of(self, target: pgqpy.Connection, event: pgqpy.Event) -> str:
-        chosen = self.choose(event)
-        may_be = chosen in self._known or (self.create_queues and _is_name(chosen))
-        if chosen is not None and may_be and chosen not in self._own:
-            queue = chosen
-        elif self.default_queue:
-            queue = self.default_queue
-        elif chosen is not None:
-            return self._resolve(target, chosen, f"event {event.id} has it as {self.field}")
-        else:
+        queue, why = self.choose(event), f"event {event.id} has it as {self.field}"
+        may_be = queue in self._known or (self.create_queues and _is_name(queue))
+        if self.default_queue and (queue in self._own or not may_be):
+            queue, why = self.default_queue, f"event {event.id} goes there"
+        if queue is None:
             raise PgqError(
                 f"event {event.id} has no {self.field}, which says to which queue it goes",
                 hint="Set default_queue to a queue for such events.",
             )
-        return self._resolve(target, queue, f"event {event.id} goes there")
+        return self._resolve(target, queue, why)
 
     def _resolve(self, target: pgqpy.Connection, queue: str, why: str) -> str:
         """The queue, if it exists or may be created."""

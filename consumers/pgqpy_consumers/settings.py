@@ -247,16 +247,16 @@ def example(cls: type) -> str:
     tables: list[str] = []
     for key, each in _settings(cls).items():
         shown = each.metadata[_EXAMPLE]
-        if shown is None and _required(each):
-            shown = _USUAL.get(key, f"the {key.replace('_', ' ')}")
-        elif shown is None:
-            shown = each.default if each.default is not MISSING else None
+        if shown is None and not _required(each):
+            shown = _default(each)
+        if shown is None:
+            shown = _USUAL.get(key, f"the {key.replace('_', ' ')}" if _required(each) else "")
         mark = "" if _required(each) or each.metadata[_SHOWN] else "# "
         if isinstance(shown, Mapping):
             lines = [f"{mark}[{key}]"]
             lines += [f"{mark}{_key(name)} = {_toml(value)}" for name, value in shown.items()]
         else:
-            lines = [f"{mark}{key} = {_toml(_USUAL.get(key, '') if shown is None else shown)}"]
+            lines = [f"{mark}{key} = {_toml(shown)}"]
         # Keys after a table's heading would belong to the table.
         about = textwrap.wrap(each.metadata[_DOC], 98, initial_indent="# ", subsequent_indent="# ")
         (tables if isinstance(shown, Mapping) else plain).append("\n".join([*about, *lines]))

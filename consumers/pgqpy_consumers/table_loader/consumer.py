@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -14,14 +14,13 @@ from pgqpy_consumers.apply import (
     ApplyError,
     BadEvent,
     Change,
-    Latest,
     Table,
     apply_all,
     change_of,
     describe,
     rounds,
 )
-from pgqpy_consumers.apply._change import Value
+from pgqpy_consumers.apply._change import Row
 from pgqpy_consumers.apply._merge import by_columns, copy_rows, naming
 from pgqpy_consumers.settings import Configured, setting
 from pgqpy_consumers.table_loader._bad_row import bad_row, is_about_rows
@@ -179,12 +178,12 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
         for work in rounds((change.table, change) for _, change in changes):
             found = [(self._table_for(target, name), latest) for name, latest in work.items()]
             for table, latest in found:
-                self._make_partitions(target, table, latest)
+                self._make_partitions(target, table, latest.rows.values(), latest.key_columns)
             apply_all(target, found, nested=bool(self._nested))
 
     def _append(self, target: pgqpy.Connection, changes: Sequence[Loaded]) -> None:
         deletions = "operation" in self.history_columns.values()
-        rows: dict[tuple[str, str], list[dict[str, Value]]] = {}
+        rows: dict[tuple[str, str], list[Row]] = {}
         for event, change in changes:
             if change.operation == "TRUNCATE" or (change.operation == "DELETE" and not deletions):
                 continue
@@ -193,23 +192,28 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
             )
         for name, added in rows.items():
             table = self._table_for(target, name)
+            self._make_partitions(target, table, added)
             with naming(table):
-                if self.partitions and (column := partition_column(target, table)):
-                    values = [row.get(column) for row in added]
-                    make_partitions(target, table, column, self.partitions, values)
                 for names, alike in by_columns(added).items():
                     columns = table.writable(names)
                     copy_rows(target, table.identifier, columns, alike, nested=bool(self._nested))
 
-    def _make_partitions(self, target: pgqpy.Connection, table: Table, latest: Latest) -> None:
-        if not (self.partitions and latest.rows):
+    def _make_partitions(
+        self,
+        target: pgqpy.Connection,
+        table: Table,
+        rows: Collection[Row],
+        key_columns: Sequence[str] | None = None,
+    ) -> None:
+        """Make the partitions of rows; if they have a key, it must have the column."""
+        if not (self.partitions and rows):
             return
         with naming(table):
             column = partition_column(target, table)
             if column is None:
                 return
-            if column not in latest.key_columns:
-                key = ", ".join(latest.key_columns)
+            if key_columns is not None and column not in key_columns:
+                key = ", ".join(key_columns)
                 raise InvalidParameter(
                     f'the changes have the key ({key}), without "{column}", by which the table is'
                     " partitioned",
@@ -217,7 +221,7 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
                     f" or by a trigger with pkey={key.replace(' ', '')},{column}; and let the"
                     " primary key of the target have both.",
                 )
-            values = [row[column] for row in latest.rows.values()]
+            values = [row.get(column) for row in rows]
             make_partitions(target, table, column, self.partitions, values)
 
     def _table_for(self, target: pgqpy.Connection, name: tuple[str, str]) -> Table:
@@ -226,9 +230,7 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
         return describe(target, *(_split(mapped) if mapped else name))
 
 
-def _history_row(
-    event: pgqpy.Event, change: Change, extra: Mapping[str, Source]
-) -> dict[str, Value]:
+def _history_row(event: pgqpy.Event, change: Change, extra: Mapping[str, Source]) -> Row:
     """The row to add; ``extra`` maps columns to fields of the event."""
     known = {
         "operation": change.operation,

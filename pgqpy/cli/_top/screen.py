@@ -20,14 +20,6 @@ NUMBERS = {str(nr): name for nr, name in enumerate(TABS, 1)}
 
 
 @dataclass(slots=True)
-class Sorting:
-    """The column by which a tab is sorted; None: as the table says."""
-
-    column: int | None = None
-    reverse: bool = False
-
-
-@dataclass(slots=True)
 class Screen:
     """What the user looks at."""
 
@@ -43,7 +35,8 @@ class Screen:
     found: Table | None = None
     #: Why there is nothing new.
     problem: str = ""
-    _sortings: dict[str, Sorting] = field(default_factory=dict)
+    #: The column and direction by which a tab was sorted; all tables that are read are one.
+    _sortings: dict[str, tuple[int, bool]] = field(default_factory=dict)
 
     # --- what is seen
 
@@ -61,7 +54,7 @@ class Screen:
             if (not only or row.cells[0].text == only)
             and self.find.lower() in " ".join(cell.text for cell in row.cells).lower()
         ]
-        column, reverse = self._sorted_by(made)
+        column, reverse = self._sortings.get(self._sorted, (made.order, made.reverse))
         known = [row for row in rows if row.cells[column].value is not None]
         known.sort(key=lambda row: row.cells[0].text)
         known.sort(key=lambda row: row.cells[column].value, reverse=reverse)
@@ -77,16 +70,10 @@ class Screen:
     def _shown(self) -> str:
         return (self.opened and self.opened[-1].tab) or self.tab
 
-    def _sorted_by(self, table: Table) -> tuple[int, bool]:
-        given = self._sorting
-        if given.column is None or given.column >= len(table.headings):
-            return table.order, table.reverse
-        return given.column, given.reverse
-
     @property
-    def _sorting(self) -> Sorting:
+    def _sorted(self) -> str:
         is_read = self.opened and self.opened[-1].read is not None
-        return self._sortings.setdefault("" if is_read else self._shown, Sorting())
+        return "" if is_read else self._shown
 
     # --- keys
 
@@ -168,7 +155,7 @@ class Screen:
             # Names from the start of the alphabet, all else from the largest.
             values = [row.cells[column].value for row in table.rows]
             reverse = any(isinstance(each, int | float | timedelta) for each in values)
-        self._sorting.column, self._sorting.reverse = column, reverse
+        self._sortings[self._sorted] = column, reverse
 
     # --- drawing
 
