@@ -109,8 +109,9 @@ class Configured:
             minutes: int = setting("From how many minutes a flight is late.", default=15)
 
     So are ``dsn``, ``queue``, ``consumer`` and ``read_dsn``, and ``target_dsn`` if the constructor
-    takes it. An attribute that a subclass sets is the setting's default. If a method has the
-    setting's name, the attribute has an underscore behind it.
+    takes it. The constructor gets the settings that it takes. What the class, or a subclass, has as
+    an attribute is the setting's default. If a method has the setting's name, the attribute has an
+    underscore behind it.
     """
 
     Config: ClassVar[Any] = _Config()
@@ -140,8 +141,8 @@ class Configured:
         if values.get("read_dsn") is None:
             # A constructor of its own need not take it.
             values.pop("read_dsn", None)
-        given = {name: values.pop(name) for name in (*_COMMON, "target_dsn") if name in values}
-        made = cls(**given)
+        taken = {*_COMMON, *inspect.signature(cls).parameters}
+        made = cls(**{name: values.pop(name) for name in [*values] if name in taken})
         for name, value in values.items():
             setattr(made, f"{name}_" if callable(getattr(cls, name, None)) else name, value)
         return made
@@ -154,7 +155,9 @@ class Configured:
 @cache
 def config_of(cls: type[Configured]) -> type:
     """The dataclass of the settings of a consumer's class."""
-    found = {name: each for name, each in _COMMON.items() if name not in cls._without}
+    # A cascade has its databases alone.
+    reads = hasattr(cls, "queue")
+    found = {name: each for name, each in _COMMON.items() if reads and name not in cls._without}
     target = inspect.signature(cls).parameters.get("target_dsn")
     if target is not None and target.name not in cls._without:
         required = target.default is target.empty

@@ -104,7 +104,8 @@ class TableLoader(Configured, pgqpy.RemoteConsumer):
                 hint=f"They get one of {', '.join(SOURCES)}.",
             )
         if self.bad_rows == "dead_letter" and self.retry_policy is None:
-            self.retry_policy = _never
+            # A row that does not fit will not fit later.
+            self.retry_policy = pgqpy.FixedDelay(0, attempts=1)
         for name in self.tables.values():
             describe(target, *_split(name))
 
@@ -258,10 +259,6 @@ def _without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _never(attempt: int, error: Exception) -> None:
-    """A retry policy that never retries: a row that does not fit will not fit later."""
 
 
 def _has_nested(conn: pgqpy.Connection, queue: str) -> bool:
