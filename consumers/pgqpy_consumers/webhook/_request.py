@@ -49,15 +49,7 @@ def _written(value: object) -> str:
 
 Key = Callable[[Event], str]
 
-_COLUMNS: dict[str, Key] = {
-    "id": lambda event: str(event.id),
-    "type": lambda event: event.type or "",
-    "primary_key": lambda event: f"{event.table} {_text(event.key)}" if event.operation else "",
-    **{
-        f"extra{n}": lambda event, name=f"extra{n}": getattr(event, name) or ""  # type: ignore[misc]
-        for n in range(1, 5)
-    },
-}
+_FIELDS = ("id", "type", "primary_key", "extra1", "extra2", "extra3", "extra4")
 
 
 def key_function(text: str) -> Key:
@@ -68,12 +60,16 @@ def key_function(text: str) -> Key:
     """
     if not text:
         return lambda event: ""
-    if text in _COLUMNS:
-        return _or_none(_COLUMNS[text])
+    if text == "primary_key":
+        return _or_none(
+            lambda event: f"{event.table} {_text(event.key)}" if event.operation else ""
+        )
+    if text in _FIELDS:
+        return lambda event: str(getattr(event, text) or "")
     if re.fullmatch(r"data(\.[^.]+)+", text):
         path = text.split(".")[1:]
         return _or_none(lambda event: _text(_field(event, path)))
-    raise ValueError(f"key is {text!r}; it may be {', '.join(_COLUMNS)}, or data.FIELD")
+    raise ValueError(f"key is {text!r}; it may be {', '.join(_FIELDS)}, or data.FIELD")
 
 
 def _text(value: object) -> str:

@@ -35,6 +35,11 @@ SHOWN = 20
 config_argument = click.argument("path", metavar="CONFIG.TOML", type=FILE)
 
 
+wait_option = click.option(
+    "--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60."
+)
+
+
 def tables_argument(*, required: bool) -> Callable[[Function], Function]:
     """Take any number of tables, before the configuration."""
     return click.argument("tables", metavar="TABLE...", type=TEXT, nargs=-1, required=required)
@@ -43,7 +48,7 @@ def tables_argument(*, required: bool) -> Callable[[Function], Function]:
 compare_options = options(
     tables_argument(required=False),
     config_argument,
-    click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60."),
+    wait_option,
     json_option,
 )
 
@@ -195,7 +200,7 @@ def repair(path: Path, **which: Any) -> None:
 
 @replicate.command("reverse", role="pgq_admin")
 @config_argument
-@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
+@wait_option
 def reverse(path: Path, wait: float) -> None:
     """Have the source follow the target, if that is the root now.
 
