@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 
 import pgqpy
 from pgqpy.formats import event_table
-from pgqpy_consumers._event_copy import Timed, copy_events, endless, is_same_database, write_events
+from pgqpy_consumers._event_copy import copy_events, endless, is_same_database, write_events
 from pgqpy_consumers._shared import watch_events
 from pgqpy_consumers.settings import Configured, setting
 
@@ -57,10 +55,6 @@ class QueueMover(Configured, pgqpy.RemoteConsumer):
             watch_events(conn, batch)
             copy_events(batch.source, batch, target, self.target_queue)
         else:
-            write_events(target, self.target_queue, self._converted(batch))
-
-    def _converted(self, batch: pgqpy.Batch) -> Iterator[Timed]:
-        for event in batch:
-            new = self.convert(event)
-            if new is not None:
-                yield event, new
+            converted = ((event, self.convert(event)) for event in batch)
+            kept = ((event, new) for event, new in converted if new is not None)
+            write_events(target, self.target_queue, kept)

@@ -61,8 +61,6 @@ class Comparison:
     tick: int
     """The target was compared as of this tick of the queue."""
     differences: list[Difference]
-    snapshot: str
-    """The tick's snapshot."""
     repaired: int = 0
 
 
@@ -241,7 +239,8 @@ class Comparer:
                 wrong = {each.key for each in differences if each.kind != EXTRA}
                 self._right = there.fetch(wrong - overlay.keys())
                 self._right |= changed.fetch(wrong & overlay.keys())
-        return Comparison(self._replica, rows, at.id, differences, at.snapshot)
+        self._at = at
+        return Comparison(self._replica, rows, at.id, differences)
 
     def _count(self, oid: int) -> int:
         [row] = self._source.execute(
@@ -262,8 +261,7 @@ class Comparer:
             self._state.own()
             silent(target, quiet)
             self._check()
-            at = _Tick(found.tick, found.snapshot)
-            latest = self._changes(self._columns, at, self._reached(), None)
+            latest = self._changes(self._columns, self._at, self._reached(), None)
             if latest.truncated:
                 return 0
             table = describe(target, *self._replica.target)

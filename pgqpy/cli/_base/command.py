@@ -42,13 +42,6 @@ def _resolve(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return dsn
 
 
-_DSN: dict[str, Any] = {
-    "metavar": "DSN",
-    "callback": _resolve,
-    "help": "The database; default: PGQPY_DSN, then libpq's environment.",
-}
-
-
 class Command(click.Command):
     """A command with the database role that it needs, and with examples: the end of its help.
 
@@ -69,7 +62,9 @@ class Command(click.Command):
         self.connects = "conn" in takes
         own = any(each.name == "dsn" for each in self.params)
         if self.connects or ("dsn" in takes and not own):
-            self.params.insert(0, click.Option(["--dsn"], **_DSN))
+            about = "The database; default: PGQPY_DSN, then libpq's environment."
+            option = click.Option(["--dsn"], metavar="DSN", callback=_resolve, help=about)
+            self.params.insert(0, option)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples; they are commands to copy, so they must not be wrapped."""

@@ -83,7 +83,8 @@ def run(
     try:
         made = _find(name)
         if example:
-            click.echo(f"{_heading(name, made)}\n{files.example(made.Config)}", nl=False)
+            click.echo(f"# {_summary(made)}\n# pgqpy run {name} {name.rpartition(':')[2]}.toml\n")
+            click.echo(files.example(made.Config), nl=False)
             return
         if path is None and (needed := files.required(made.Config)):
             raise click.UsageError(
@@ -162,11 +163,6 @@ def _runnable(cls: type) -> bool:
 
     plain = (pgqpy.Consumer, pgqpy.AsyncConsumer)
     return cls not in plain and (issubclass(cls, plain) or hasattr(cls, "from_config"))
-
-
-def _heading(name: str, made: type) -> str:
-    file = f"{name.rpartition(':')[2]}.toml"
-    return f"# {_summary(made)}\n# pgqpy run {name} {file}\n"
 
 
 def _summary(made: type) -> str:
