@@ -155,6 +155,20 @@ class Copy(pgqpy.RemoteConsumer):
     consumer = "copy"
 
 
+class Repeater(Configured, pgqpy.Consumer):
+    queue = "flights"
+    consumer = "repeater"
+    times: int = setting("How often.", at_least=1)
+    word_: str = setting("What.", default="late")
+
+    def __init__(self, dsn: str | None = None, *, times: int, **options: Any) -> None:
+        super().__init__(dsn, **options)
+        self.times = 10 * times
+
+    def word(self, event: pgqpy.Event) -> str:
+        return self.word_
+
+
 def test_a_setting_is_declared_once_as_an_attribute() -> None:
     assert Counter.minutes == 15
     made = Counter.from_config(build(Counter.Config, {"queue": "flights", "word": "late"}))
@@ -173,6 +187,14 @@ def test_what_a_subclass_sets_is_the_default() -> None:
     made = LaterCounter.from_config(build(LaterCounter.Config, {"word": "late"}))
     assert (made.queue, made.minutes) == ("flights", 60)
     assert build(LaterCounter.Config, {"word": "late", "minutes": 5}).minutes == 5
+
+
+def test_a_setting_can_be_a_parameter_of_the_constructor_or_have_the_name_of_a_method() -> None:
+    made = Repeater.from_config(build(Repeater.Config, {"times": 2, "word": "early"}))
+    assert (made.times, made.word_) == (20, "early")
+    assert '# What.\n# word = "late"\n' in example(Repeater.Config)
+    with pytest.raises(ValueError, match="times must be at least 1"):
+        Repeater.Config(times=0)
 
 
 @pytest.mark.parametrize(
