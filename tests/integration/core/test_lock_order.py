@@ -108,6 +108,7 @@ INSERTS: list[LiteralString] = [
     "select pgq.insert_event(%s, 't', 'd')",
     "select pgq.insert_events(%s, array['t'], array['d'])",
     "select pgq.insert_event_at(%s, pg_catalog.now(), 't', 'd')",
+    "select pgq.insert_event_once(%s, 'k', 't', 'd')",
     "select pgq.current_event_table(%s)",
 ]
 
@@ -118,6 +119,7 @@ def test_inserting_while_the_queue_is_dropped_says_that_there_is_none(
     connect: Connect, queue: str, calls: Calls, insert: LiteralString
 ) -> None:
     user, producer = connect(autocommit=False), connect()
+    configure(producer, queue, "key_window", "1 day")
     user.execute("select pgq.drop_queue(%s)", [queue])
     inserting = calls.blocked(ops.value, producer, insert, queue)
     user.commit()
@@ -130,6 +132,7 @@ def test_inserting_while_the_queue_is_dropped_says_that_there_is_none(
 def test_a_snapshot_from_before_a_queue_was_dropped_is_a_serialization_failure(
     connect: Connect, conn: Connection, queue: str, insert: LiteralString
 ) -> None:
+    configure(conn, queue, "key_window", "1 day")
     producer = with_snapshot(connect)
     conn.execute("select pgq.drop_queue(%s)", [queue])
     assert ops.value(producer, "select pgq.force_tick(%s)", queue) is None
