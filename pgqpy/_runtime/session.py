@@ -12,7 +12,7 @@ import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy.connection import C, Connection, connect_as
+from pgqpy.connection import C, Connection, connect_as, read_committed
 
 
 @dataclass(slots=True)
@@ -59,10 +59,13 @@ class Session:
         self._working = self._reading = None
 
     def _connect(self, kind: type[C], dsn: str) -> C:
-        return connect_as(
+        conn = connect_as(
             kind,
             dsn,
             autocommit=True,
             prepare_threshold=self.prepare_threshold,
             application_name=self.application_name,
         )
+        # Workers that start, or switch partitions, at the same time would not get on otherwise.
+        read_committed(conn)
+        return conn

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
-from pgqpy.connection_async import AsyncConnection, C, async_connect_as
+from pgqpy.connection_async import AsyncConnection, C, async_connect_as, async_read_committed
 
 
 @dataclass(slots=True)
@@ -56,10 +56,13 @@ class AsyncSession:
         self._working = self._reading = None
 
     async def _connect(self, kind: type[C], dsn: str) -> C:
-        return await async_connect_as(
+        conn = await async_connect_as(
             kind,
             dsn,
             autocommit=True,
             prepare_threshold=self.prepare_threshold,
             application_name=self.application_name,
         )
+        # Workers that start, or switch partitions, at the same time would not get on otherwise.
+        await async_read_committed(conn)
+        return conn

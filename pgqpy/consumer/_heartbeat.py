@@ -7,7 +7,7 @@ from time import monotonic
 
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.heartbeat import Heartbeat
-from pgqpy.connection import Connection, connect
+from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.log import logger
 
@@ -34,6 +34,11 @@ def start_heartbeat(
         at = monotonic() + every
         beat(conn)
 
+    def opened() -> Connection:
+        conn = connect(consumer.dsn, autocommit=True, prepare_threshold=None)
+        read_committed(conn)
+        return conn
+
     def failed(error: Exception, pause: float) -> None:
         reason = str(error).partition("\n")[0]
         fields = consumer.log_fields()
@@ -41,7 +46,7 @@ def start_heartbeat(
 
     heartbeat = Heartbeat(
         "heartbeat",
-        lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
+        opened,
         beat_now,
         due,
         failed,

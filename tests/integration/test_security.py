@@ -354,7 +354,8 @@ create function public.pg_notify(text, text) returns void language sql as
     $$ insert into public.hit values ('pg_notify') $$;
 create function public.octet_length(text) returns int language sql as
     $$ insert into public.hit values ('octet_length'); select 1 $$;
--- Operators that PostgreSQL has for other types only: these fit better, wherever they are.
+-- Operators that fit better than PostgreSQL's wherever they are, and those that it has, too: these
+-- fit as well, so the first on the search_path is taken.
 do $do$
 declare
     a text; b text; o text;
@@ -370,10 +371,6 @@ begin
                 ' language sql as $$ select public.caught(%3$L) $$', a, b, a || ' ? ' || b);
             foreach o in array '{=,<>,<,>,<=,>=,||,+,-,*,/,%,&,|,->,->>,?,~,~~}'::text[] loop
                 if not exists (select from pg_operator
-                                where oprnamespace = 'pg_catalog'::regnamespace and oprname = o
-                                  and oprleft = to_regtype('pg_catalog.' || a)
-                                  and oprright = to_regtype('pg_catalog.' || b)
-                                union all select from pg_operator
                                 where oprnamespace = 'public'::regnamespace and oprname = o
                                   and oprleft = to_regtype('pg_catalog.' || a)
                                   and oprright = to_regtype('pg_catalog.' || b)) then

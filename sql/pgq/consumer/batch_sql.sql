@@ -40,7 +40,9 @@ begin
         end loop;
     end if;
 
-    res := pg_catalog.format('%1$s.ev_txid >= %2$s and %1$s.ev_txid < %3$s', i_alias, range_from, range_to);
+    -- The query runs on its reader's search_path, which may have operators of others before pg_catalog's.
+    res := pg_catalog.format('%1$s.ev_txid operator(pg_catalog.>=) %2$s and %1$s.ev_txid operator(pg_catalog.<) %3$s',
+                             i_alias, range_from, range_to);
     if range_from < pg_catalog.txid_snapshot_xmax(i_last) then
         res := res || pg_catalog.format(' and not pg_catalog.txid_visible_in_snapshot(%s.ev_txid, %L::pg_catalog.txid_snapshot)',
                                         i_alias, i_last::text);
@@ -53,7 +55,7 @@ begin
     if pg_catalog.cardinality(others) = 0 then
         return array[res];
     end if;
-    return array[res, pg_catalog.format('%s.ev_txid = any (%L::pg_catalog.int8[])', i_alias, others::text)];
+    return array[res, pg_catalog.format('%s.ev_txid operator(pg_catalog.=) any (%L::pg_catalog.int8[])', i_alias, others::text)];
 end;
 $$;
 
@@ -140,7 +142,7 @@ declare
     tables      constant int4[] := pgq._range_tables(q, i_last, i_cur);
     conditions  constant text[] := pgq._snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
     owner       constant text := case when i_owner is null then 'ev.ev_owner is null'
-                                      else '(ev.ev_owner is null or ev.ev_owner = ' || i_owner || ')' end;
+                                      else '(ev.ev_owner is null or ev.ev_owner operator(pg_catalog.=) ' || i_owner || ')' end;
     -- The last visible rotation. A rotation that is not visible yet (it is in progress, has failed at its end, or is
     -- newer than the snapshot) removes nothing from a range that begins after the last visible one.
     rotation    constant bigint := q.queue_rotations

@@ -7,10 +7,9 @@ as $$
 --      i_name  - schema.name; without schema it means public. What follows the first dot is the name.
 -- Returns: the quoted name, with schema.
 begin
-    return case pg_catalog.strpos(i_name, '.')
-        when 0 then pg_catalog.format('public.%I', i_name)
+    return case when pg_catalog.int4eq(pg_catalog.strpos(i_name, '.'), 0) then pg_catalog.format('public.%I', i_name)
         else pg_catalog.format('%I.%I', pg_catalog.split_part(i_name, '.', 1),
-                                        pg_catalog.substr(i_name, pg_catalog.strpos(i_name, '.') + 1))
+                                        pg_catalog.substr(i_name, pg_catalog.int4pl(pg_catalog.strpos(i_name, '.'), 1)))
     end;
 end;
 $$;

@@ -22,7 +22,15 @@ begin
         if not found then
             perform pgq._raise_queue_not_found(i_queue_name);
         end if;
-        -- This may wait for pgq.restrict_queue(2), as the next event id would. Then look again.
+        -- This may wait for pgq.restrict_queue(2), as the next event id would, or for pgq.drop_queue(2). Then look again.
+        if pg_relation_size(q.queue_event_seq_id) is null then
+            if not pgq._is_read_committed() then
+                perform pgq._raise_stale_snapshot();
+            elsif attempt = 2 then
+                perform pgq._raise_queue_not_found(i_queue_name);
+            end if;
+            continue;
+        end if;
         total := pg_sequence_last_value(q.queue_event_seq_id);
         exit when i_is_allowed or to_regclass(q.queue_event_seq) = q.queue_event_seq_id;
         if attempt = 2 then -- with the snapshot of before

@@ -76,7 +76,15 @@ begin
     end if;
 
     perform pgq._check_native_txid();
-    seq := ('pgq.event_key_' || q.queue_id || '_seq')::regclass;
+    seq := pg_catalog.to_regclass('pgq.event_key_' || q.queue_id || '_seq');
+    if pg_catalog.pg_relation_size(seq) is null then
+        -- The queue was dropped since, or has forgotten its keys.
+        if not pgq._is_read_committed() then
+            perform pgq._raise_stale_snapshot();
+        end if;
+        select * into event_seq, cur, other from pgq._lock_event_keys(i_queue_name, i_keys);
+        return;
+    end if;
     loop
         turn := pg_catalog.pg_sequence_last_value(seq);
         cur := pg_catalog.concat('pgq.event_key_', q.queue_id, '_', turn % 2);

@@ -315,7 +315,8 @@ declare
     numbers bigint;
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
+    -- It may have been dropped since.
+    if not found or pg_relation_size(q.queue_event_seq_id) is null then
         return null;
     end if;
     if q.queue_restricted then

@@ -1,12 +1,10 @@
 create or replace function pgq_task._position_of(i_time timestamptz)
 returns bigint
 language sql stable
-as $$
 -- Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so that
--- tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions fit the
--- types exactly: a view calls them with any search_path.
-    select pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
-$$;
+-- tasks of one microsecond still have an order. Simple enough to be inlined. Not a text in quotes, like the others of
+-- these: a view calls them, and a text would take operators of its reader's search_path.
+return pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
 
 create or replace function pgq_task._position_now()
 returns bigint
@@ -21,11 +19,9 @@ $$;
 create or replace function pgq_task._time_of(i_pos bigint)
 returns timestamptz
 language sql stable
-as $$
 -- Returns the time of a position; infinity for a stopped task.
-    select case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
-                else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
-$$;
+return case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
+            else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
 
 create or replace function pgq_task._position_at(i_at timestamptz, i_delay interval)
 returns bigint
@@ -59,7 +55,5 @@ $$;
 create or replace function pgq_task._is_parked(i_pos bigint)
 returns boolean
 language sql immutable
-as $$
 -- Returns whether a position is one of pgq_task._parking_of(1), and not a time. Inlined.
-    select i_pos between 4611686018427387904 and 9223372036854775806;
-$$;
+return i_pos between 4611686018427387904 and 9223372036854775806;

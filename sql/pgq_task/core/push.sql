@@ -128,6 +128,7 @@ as $$
 declare
     v_queue int4;
     v_pos   bigint;
+    v_taken boolean := false;  -- by an earlier push, for its period
     h       record;
 begin
     -- In one function: each step relies on the locks of those before it.
@@ -160,29 +161,32 @@ begin
         on conflict on constraint unique_period_pkey do update
            set id = excluded.id, until = excluded.until
          where u.until <= clock_timestamp();
-        if not found then
-            select u.id, false into id, inserted
+        v_taken := not found;
+        if v_taken then
+            select u.id into id
               from pgq_task.unique_period u where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
-            return next;
-            return;
         end if;
     end if;
     loop
-        insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
-        values (push_unique.id, v_queue, push_unique.priority, v_pos, push_unique.payload, push_unique.headers,
-                push_unique.unique_key, push_unique.order_key)
-        on conflict (queue_id, unique_key) where unique_key is not null do nothing;
-        inserted := found;
-        exit when inserted;
+        inserted := false;
+        if not v_taken then
+            insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
+            values (push_unique.id, v_queue, push_unique.priority, v_pos, push_unique.payload, push_unique.headers,
+                    push_unique.unique_key, push_unique.order_key)
+            on conflict (queue_id, unique_key) where unique_key is not null do nothing;
+            inserted := found;
+            exit when inserted;
+        end if;
         -- No worker claims it before this transaction ends; if a worker is just claiming it, wait for that.
         select t.id, t.lease is not null as running into h
           from pgq_task.task t
          where t.queue_id = v_queue and t.unique_key = push_unique.unique_key
            for share;
         if not found then
+            exit when v_taken;
             -- It was finished in between; an earlier snapshot would show neither.
             perform pgq._require_read_committed('push() with a unique_key that was finished meanwhile');
-        elsif h.running and push_unique.unique_while = 'waiting' then
+        elsif h.running and push_unique.unique_while = 'waiting' and not v_taken then
             update pgq_task.task t set unique_key = null where t.id = h.id;
         else
             id := h.id;
@@ -198,7 +202,7 @@ begin
             exit;
         end if;
     end loop;
-    if not inserted and push_unique.unique_for is not null then
+    if not inserted and push_unique.unique_for is not null and not v_taken then
         update pgq_task.unique_period u set id = push_unique.id
          where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
     end if;

@@ -422,6 +422,22 @@ def test_partitions_are_resized_while_workers_run(group: Group, background: Back
     assert group.effect() == expected
 
 
+def test_partitions_are_resized_where_transactions_are_serializable_by_default(
+    group: Group,
+) -> None:
+    group.conn.execute(
+        "do $$ begin execute pg_catalog.format('alter database %I set"
+        " default_transaction_isolation = serializable', pg_catalog.current_database()); end $$"
+    )
+    expected = group.fill(keys=20, rounds=3)
+    # One partition is ahead of the others, so they have to catch up.
+    Worker(group.dsn).run_once()
+    group.admin.resize_group("test_queue", GROUP, 3)
+    Worker(group.dsn).run(until_empty=True)
+    assert group.conn.execute("select partitions from pgq.get_group_info()").fetchall() == [(3,)]
+    assert group.effect() == expected
+
+
 def test_parked_keys_follow_when_partitions_are_resized(group: Group) -> None:
     expected = group.fill(keys=12, rounds=3)
     worker = picky(group.dsn, *(f"{key}-0" for key in expected))

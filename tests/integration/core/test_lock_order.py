@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
+import psycopg
 import pytest
 
 from tests.fixtures import queue_ops as ops
@@ -101,6 +102,42 @@ def test_a_queue_that_was_dropped_after_the_snapshot_is_still_shown(
     conn.execute("select pgq.drop_queue(%s)", [queue])
     info = "select queue_name, ev_new from pgq.get_queue_info()"
     assert reader.execute(info).fetchall() == [(queue, None)]
+
+
+INSERTS: list[LiteralString] = [
+    "select pgq.insert_event(%s, 't', 'd')",
+    "select pgq.insert_events(%s, array['t'], array['d'])",
+    "select pgq.insert_event_at(%s, pg_catalog.now(), 't', 'd')",
+    "select pgq.insert_event_once(%s, 'k', 't', 'd')",
+    "select pgq.current_event_table(%s)",
+]
+
+
+# (The first waits for its sequence itself, and says that this is gone.)
+@pytest.mark.parametrize("insert", INSERTS[1:])
+def test_inserting_while_the_queue_is_dropped_says_that_there_is_none(
+    connect: Connect, queue: str, calls: Calls, insert: LiteralString
+) -> None:
+    user, producer = connect(autocommit=False), connect()
+    configure(producer, queue, "key_window", "1 day")
+    user.execute("select pgq.drop_queue(%s)", [queue])
+    inserting = calls.blocked(ops.value, producer, insert, queue)
+    user.commit()
+    with pytest.raises(psycopg.Error) as caught:
+        inserting.result()
+    assert caught.value.sqlstate == "PQ001"
+
+
+@pytest.mark.parametrize("insert", INSERTS)
+def test_a_snapshot_from_before_a_queue_was_dropped_is_a_serialization_failure(
+    connect: Connect, conn: Connection, queue: str, insert: LiteralString
+) -> None:
+    configure(conn, queue, "key_window", "1 day")
+    producer = with_snapshot(connect)
+    conn.execute("select pgq.drop_queue(%s)", [queue])
+    assert ops.value(producer, "select pgq.force_tick(%s)", queue) is None
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        producer.execute(insert, [queue])
 
 
 def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(

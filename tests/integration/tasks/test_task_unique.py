@@ -102,11 +102,28 @@ def test_a_stopped_task_that_is_replaced_stays_stopped(conn: Connection) -> None
     assert tasks.statuses(conn) == {first.id: "stopped"}
 
 
-def test_a_push_keeps_workers_away_until_its_commit(conn: Connection, connect: Connect) -> None:
+def test_within_the_period_the_task_that_waits_is_replaced_and_no_other(conn: Connection) -> None:
+    first = push(conn, 1, unique_for=3600)
+    assert push(conn, 2, unique_for=3600, replace=True, priority=7) == (first.id, False)
+    row = tasks.task(conn, first.id)
+    assert row is not None
+    assert (row["payload"], row["priority"]) == (2, 7)
+    running = tasks.claim(conn, Q)[0]
+    assert push(conn, 3, unique_for=3600, replace=True) == (first.id, False)
+    assert tasks.task(conn, first.id)["payload"] == 2  # type: ignore[index]
+    tasks.finish(conn, running)
+    assert push(conn, 4, unique_for=3600, replace=True) == (first.id, False)
+    assert tasks.statuses(conn) == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"unique_for": 3600}], ids=["waiting", "period"])
+def test_a_push_keeps_workers_away_until_its_commit(
+    conn: Connection, connect: Connect, options: dict[str, object]
+) -> None:
     """Else it might not see what that transaction has changed, and nothing would run later."""
-    push(conn)
+    push(conn, **options)
     pusher = connect(autocommit=False)
-    assert not push(pusher).inserted
+    assert not push(pusher, **options).inserted
     assert tasks.claim(conn, Q) == []
     pusher.commit()
     assert len(tasks.claim(conn, Q)) == 1
