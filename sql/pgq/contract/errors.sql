@@ -36,6 +36,26 @@ as $$
     select case i_ref when '#' then i_root else i_root -> '$defs' -> pg_catalog.substr(i_ref, 9) end;
 $$;
 
+create or replace function pgq._is_endless(i_ref text, i_root jsonb)
+returns boolean
+language sql immutable
+as $$
+-- Returns whether a reference leads back to itself by keywords that apply to the same value.
+    with recursive applied (s) as (
+        select pgq._schema_at(i_root, i_ref)
+        union
+        select part.s
+          from applied a
+         cross join lateral (
+               select a.s -> k from pg_catalog.unnest('{not,if,then,else}'::text[]) k
+               union all
+               select e from pg_catalog.unnest('{allOf,anyOf,oneOf}'::text[]) k, pg_catalog.jsonb_path_query(a.s -> k, '$[*]') e
+               union all
+               select pgq._schema_at(i_root, a.s ->> '$ref')) part (s)
+         where pg_catalog.jsonb_typeof(part.s) = 'object')
+    select coalesce(pg_catalog.bool_or(s ->> '$ref' = i_ref), false) from applied;
+$$;
+
 create or replace function pgq._schema_pattern(i_pattern text)
 returns text
 language plpgsql immutable
@@ -142,6 +162,9 @@ begin
               from pg_catalog.jsonb_path_query(case shape when 'patterns' then (select pg_catalog.jsonb_agg(n) from pg_catalog.jsonb_object_keys(v) n) else v end, '$[*]') p
              where pgq._schema_pattern(p #>> '{}') is null
              limit 1;
+        end if;
+        if problem is null and shape = 'ref' and pgq._is_endless(v #>> '{}', i_root) then
+            problem := 'the reference leads back to itself, and never to a part of the payload';
         end if;
         if problem is not null then
             return next;

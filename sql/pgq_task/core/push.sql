@@ -181,12 +181,13 @@ begin
         select t.id, t.lease is not null as running into h
           from pgq_task.task t
          where t.queue_id = v_queue and t.unique_key = push_unique.unique_key
+           and (t.lease is null or not v_taken)
            for share;
         if not found then
             exit when v_taken;
             -- It was finished in between; an earlier snapshot would show neither.
             perform pgq._require_read_committed('push() with a unique_key that was finished meanwhile');
-        elsif h.running and push_unique.unique_while = 'waiting' and not v_taken then
+        elsif h.running and push_unique.unique_while = 'waiting' then
             update pgq_task.task t set unique_key = null where t.id = h.id;
         else
             id := h.id;

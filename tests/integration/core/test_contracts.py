@@ -100,7 +100,6 @@ def test_what_does_not_fit_never_gets_in(conn: Connection, queue: str, guarded: 
         ("[" * 100_000, "stack depth limit exceeded"),
         ("[1]", "at the top: expected object, found array"),
         ("{}", 'at the top: expected property "lines"'),
-        ('{"loop": 1, "lines": []}', "stack depth limit exceeded"),
         ('{"a/b~c": 1, "lines": []}', "at /a~1b~0c: expected string, found number"),
     ],
 )
@@ -108,9 +107,8 @@ def test_an_error_names_the_place_and_what_is_expected(
     conn: Connection, data: str | None, said: str
 ) -> None:
     conn.execute("select pgq.create_queue('q')")
-    more = {"loop": {"$ref": "#/$defs/loop"}, "a/b~c": {"type": "string"}}
-    loop = {"$defs": {"loop": {"allOf": [{"$ref": "#/$defs/loop"}]}}}
-    set_contract(conn, "q", ORDER | {"properties": more} | loop, enforced=True)
+    more = {"a/b~c": {"type": "string"}}
+    set_contract(conn, "q", ORDER | {"properties": more}, enforced=True)
     with ops.refused("PQ054", f"type 'order' .* version 1 .* queue 'q' .*{said}"):
         conn.execute("insert into pgq_queue.q (ev_type, ev_data) values ('order', %s)", [data])
     conn.execute("select pgq.insert_event('q', 'other', %s)", [data])
@@ -166,6 +164,13 @@ BAD_INPUT: dict[LiteralString, tuple[str, str]] = {
     ),
     "'q', 't', '{\"minLength\": -1}'": ("PQ056", "not a JSON Schema: at /minLength: expected 0, 1"),
     "'q', 't', '{\"$ref\": \"#/$defs/a\"}'": ("PQ056", "at /\\$ref: there is no"),
+    "'q', 't', '{\"$ref\": \"#\"}'": ("PQ056", "at /\\$ref: the reference leads back to itself"),
+    """'q', 't', '{"properties": {"a": {"$ref": "#/$defs/a"}},
+                 "$defs": {"a": {"allOf": [{}, {"not": {"$ref": "#/$defs/b"}}]},
+                           "b": {"if": true, "then": {"$ref": "#/$defs/a"}}}}'""": (
+        "PQ056",
+        "at /\\$defs/a/allOf/1/not/\\$ref: the reference leads back to itself",
+    ),
     "'q', 't', '{\"unevaluatedItems\": true}', null, true": (
         "PQ056",
         "PostgreSQL cannot check this .* at /unevaluatedItems: the keyword",
