@@ -39,15 +39,22 @@ def transaction(dsn: str) -> Iterator[sa.Connection]:
         # lock must be visible.
         engine = sa.create_engine(
             "postgresql+psycopg://",
-            creator=lambda: connect(dsn),
+            creator=lambda: _connected(dsn),
             poolclass=sa.NullPool,
             isolation_level="READ COMMITTED",
         )
         with engine.begin() as connection:
-            # Foreign objects on the user's path must not be called with the user's rights.
-            connection.exec_driver_sql("set local search_path = pg_catalog, pg_temp")
             connection.exec_driver_sql(LOCK)
             yield connection
+
+
+def _connected(dsn: str) -> psycopg.Connection[Any]:
+    conn = connect(dsn, autocommit=True)
+    # Foreign objects on the user's path must not be called with the user's rights; SQLAlchemy has
+    # queries of its own when it connects.
+    conn.execute("set search_path = pg_catalog, pg_temp")
+    conn.autocommit = False
+    return conn
 
 
 def undisturbed(change: Callable[[], None]) -> None:
