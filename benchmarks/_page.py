@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import NAMES
-from benchmarks._result import CHECKOUT, FIGURES, Figure, Result, group_of
-from benchmarks._show import as_text, number, quantity
+from benchmarks._result import CHECKOUT, FIGURES, Result, group_of
+from benchmarks._show import as_text, cells_of, number
 
 DOCS = CHECKOUT / "docs"
 
@@ -69,10 +69,7 @@ def rows_of(page: str) -> dict[str, list[str]]:
 
 
 def figure_rows(result: Result) -> Iterator[str]:
-    return lines_of(
-        (f"[{f.number}](#{result.name})", f.what, target_of(f), value_of(f), met(f))
-        for f in result.figures
-    )
+    return lines_of((f"[{f.number}](#{result.name})", *cells_of(f)) for f in result.figures)
 
 
 def overview(rows: dict[str, list[str]]) -> Iterator[str]:
@@ -147,22 +144,6 @@ def unusual(kind: str, values: Mapping[str, str], form: str) -> list[str]:
     usual = USUAL[kind].split("; ")
     told = (form.format(name, value) for name, value in values.items())
     return [text for text in told if text not in usual]
-
-
-def target_of(figure: Figure) -> str:
-    return f"{figure.bound} {quantity(figure.target, figure.unit)}"
-
-
-def value_of(figure: Figure) -> str:
-    value = quantity(figure.value, figure.unit)
-    if figure.spread is None:
-        return value
-    low, high = figure.spread
-    return f"{value} ({low:.2f} to {high:.2f})"
-
-
-def met(figure: Figure) -> str:
-    return "yes" if figure.met else "**no**"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Iterator[str]:

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from psycopg.conninfo import conninfo_to_dict
+
 from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
-    PGQ_C,
     PLAIN_TABLE,
     connect,
     database,
     implementations,
+    pgqpy_database,
 )
 from benchmarks.bench import Bench
 from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
@@ -31,11 +33,10 @@ from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
 from benchmarks.bulk import BY_HAND as MANY_BY_HAND
 from benchmarks.bulk import INTO_RELATION as MANY_INTO_RELATION
 from benchmarks.bulk import RELATION as BY_RELATION
-from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
+from benchmarks.capture import CAPTURE, INSERT_ONE, NONE, ROW_C, ways
 from benchmarks.insert import BY_FUNCTION, BY_HAND, INTO_RELATION, PLAIN, RELATION
 from benchmarks.task_push import BY_HAND as TASK_BY_HAND
-from benchmarks.task_push import PLAIN_TASKS
-from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
+from benchmarks.task_push import CREATE_TASKS, PAYLOAD, PLAIN_TASKS, PUSH
 from pgqpy.embedded import Server
 from pgqpy.embedded._programs import process_options, server_account
 
@@ -68,9 +69,10 @@ def copy_of(server: Server, directory: Path) -> Path:
 
 
 def session(
-    prefix: list[str], program: Path, data: Path, name: str, statement: str, times: int
+    prefix: list[str], program: Path, data: Path, dsn: str, statement: str, times: int
 ) -> str:
     """Execute the statement ``times`` times in a session; returns what the program says."""
+    name = str(conninfo_to_dict(dsn)["dbname"])
     lines = [f"prepare p as {statement.rstrip(';')}", *["execute p"] * times]
     done = subprocess.run(
         [*prefix, program, "--single", "-D", data, name],
@@ -83,10 +85,10 @@ def session(
     return str(done.stderr)
 
 
-def instructions(program: Path, data: Path, name: str, statement: str, times: int) -> int:
+def instructions(program: Path, data: Path, dsn: str, statement: str, times: int) -> int:
     """The instructions of a session that executes the statement ``times`` times."""
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    said = session(valgrind, program, data, name, statement, times)
+    said = session(valgrind, program, data, dsn, statement, times)
     found = re.search(r"Collected : (\d+)", said)
     assert found is not None, said
     return int(found[1])
@@ -125,7 +127,7 @@ UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Statements to compare, and their databases, by the same names."""
+    """Statements to compare, and the DSNs of their databases, by the same names."""
 
     title: str
     statements: Mapping[str, str]
@@ -135,16 +137,14 @@ class Count:
 
 
 def single_events(server: Server) -> Count:
-    scripts: dict[str, tuple[str, ...]] = {
-        name: (script,) for name, script in implementations(server).items()
+    databases = {
+        PLAIN: database(server, PLAIN_TABLE),
+        "the same in PL/pgSQL": database(server, STATIC),
     }
-    scripts[f"{OURS}, with SET search_path"] = (*scripts[OURS], PINNED)
-    databases = {PLAIN: "plain", "the same in PL/pgSQL": "static"}
-    database(server, "plain", PLAIN_TABLE)
-    database(server, "static", STATIC)
-    for number, (name, parts) in enumerate(scripts.items()):
-        databases[name] = f"queue_{number}"
-        database(server, databases[name], *parts, CREATE_QUEUE)
+    for name, script in implementations(server).items():
+        databases[name] = database(server, script, CREATE_QUEUE)
+    pinned = pgqpy_database(server, PINNED, CREATE_QUEUE)
+    databases[f"{OURS}, with SET search_path"] = pinned
     statements = {
         PLAIN: BY_HAND,
         RELATION: INTO_RELATION,
@@ -157,7 +157,7 @@ def single_events(server: Server) -> Count:
 
 
 def many_events(server: Server) -> Count:
-    database(server, "many", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE, SOURCE)
+    many = pgqpy_database(server, CREATE_QUEUE, PLAIN_TABLE, SOURCE)
     statements = {
         INSERT: MANY_BY_HAND,
         BY_RELATION: MANY_INTO_RELATION,
@@ -165,19 +165,17 @@ def many_events(server: Server) -> Count:
         FUNCTION: MANY_BY_FUNCTION,
         "making the arrays": f"select cardinality(types), cardinality(data) from {AGGREGATED}",
     }
-    databases = dict.fromkeys(statements, "many")
+    databases = dict.fromkeys(statements, many)
     return Count("one of many events", statements, databases, (1, 3), MANY)
 
 
 def captured_rows(server: Server) -> tuple[Count, Count]:
-    scripts = implementations(server)
-    ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
-    if PGQ_C in scripts:
-        ways[ROW_C] = [scripts[PGQ_C], CREATE_QUEUE, TABLE, BY_ROW]
-    databases = {name: f"capture_{number}" for number, name in enumerate(ways)}
-    for name, parts in ways.items():
-        database(server, databases[name], *parts, FLIGHTS)
-    inserts, updates = (dict.fromkeys(ways, statement) for statement in (INSERT_ONE, UPDATE_ONE))
+    databases = {
+        name: database(server, *scripts, FLIGHTS)
+        for name, scripts in ways(server).items()
+        if name in (NONE, CAPTURE, ROW_C)
+    }
+    inserts, updates = (dict.fromkeys(databases, each) for each in (INSERT_ONE, UPDATE_ONE))
     return (
         Count("an INSERT of one row", inserts, databases, (20, 220)),
         Count("an UPDATE of one row", updates, databases, (20, 220)),
@@ -187,17 +185,16 @@ def captured_rows(server: Server) -> tuple[Count, Count]:
 def looks_at_queues(server: Server) -> Count:
     """The ticker daemon's query over many queues, without the commit."""
     created = (f"select pgq.create_queue('q{number}')" for number in range(QUEUES))
-    database(server, "quiet", implementations(server)[OURS], *created, QUIET)
+    quiet = pgqpy_database(server, *created, QUIET)
     statements = {
         "at all": "select ticks from pgq.ticker_round(false)",
         "knowing the quiet": "select ticks from quiet, pgq.ticker_round(false, 0, queues, seqs)",
     }
-    databases = dict.fromkeys(statements, "quiet")
+    databases = dict.fromkeys(statements, quiet)
     return Count("a look at one of many queues", statements, databases, (1, 11), QUEUES)
 
 
 def pushes(server: Server) -> Count:
-    script = implementations(server)[OURS]
     restrict = (
         "select pgq_task.create_queue('another')",
         "select pgq_task.restrict_queue('another')",
@@ -208,20 +205,17 @@ def pushes(server: Server) -> Count:
         "push with a priority": f"select pgq_task.push('q', '{PAYLOAD}', priority => 1)",
         "push, while a queue is restricted": PUSH,
     }
-    databases = {name: f"push_{number}" for number, name in enumerate(statements)}
-    for name, found in databases.items():
+    databases = {}
+    for name in statements:
         more = restrict if "restricted" in name else ()
-        database(server, found, script, PLAIN_TASKS, CREATE_TASKS, *more)
+        databases[name] = pgqpy_database(server, PLAIN_TASKS, CREATE_TASKS, *more)
     statements = {name: " ".join(text.split()) for name, text in statements.items()}
     return Count("a push", statements, databases, (20, 220))
 
 
 def tasks(server: Server) -> Count:
-    script = implementations(server)[OURS]
     statements = {"claim, finish": TWO_CALLS, "finish_and_claim": ONE_CALL}
-    databases = {name: f"task_{number}" for number, name in enumerate(statements)}
-    for name in databases.values():
-        database(server, name, script, *TASKS.split(";"))
+    databases = {name: pgqpy_database(server, *TASKS.split(";")) for name in statements}
     statements = {name: " ".join(text.split()) for name, text in statements.items()}
     return Count("a task", statements, databases, (20, 220))
 
