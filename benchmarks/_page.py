@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import NAMES
-from benchmarks._result import CHECKOUT, FIGURES, Result, group_of
+from benchmarks._result import CHECKOUT, FIGURES, Contest, Delays, Result, group_of
 from benchmarks._show import as_text, cells_of, number
 
 DOCS = CHECKOUT / "docs"
@@ -118,7 +118,8 @@ def section(result: Result, plots: Path) -> Iterator[str]:
         yield ""
     for place, (part, text) in enumerate(zip(result.parts, texts, strict=True), 1):
         file = plots / f"{result.name}-{place}.svg"
-        if file.stem in PICTURES and plot(part, file):
+        if file.stem in PICTURES and isinstance(part, Contest | Delays):
+            plot(part, file)
             yield f"![{text.title}](benchmarks/{file.name})\n"
     yield from (wrapped(f"- {each.number}: {each.note}") for each in result.figures if each.note)
     yield conditions(result)

@@ -121,7 +121,7 @@ def idle(bench: Bench, server: Server, databases: int, pause: float, events: int
     )
 
 
-def once_a_second(dsn: str, statement: str) -> AbstractContextManager[None]:
+def once_a_second(statement: str, dsn: str) -> AbstractContextManager[None]:
     """Execute it as pg_cron would."""
 
     def work(done: threading.Event) -> None:
@@ -137,14 +137,10 @@ def ways(bench: Bench, server: Server, rate: int, count: int) -> None:
     contestants: dict[str, tuple[Program, Callable[[str], AbstractContextManager[object]]]] = {
         "pgqpy ticker": (PGQPY, ticker),
         'run(ticker="auto")': (TICKING, nullcontext),
-        "pgq.ticker_round() once a second": (
-            PGQPY,
-            partial(once_a_second, statement="select pgq.ticker_round()"),
-        ),
-        "pgq.ticker() once a second": (
-            PGQPY,
-            partial(once_a_second, statement="select pgq.ticker()"),
-        ),
+        **{
+            f"pgq.{call} once a second": (PGQPY, partial(once_a_second, f"select pgq.{call}"))
+            for call in ("ticker_round()", "ticker()")
+        },
     }
     for way, (program, ticks) in contestants.items():
         dsn = database(server)
