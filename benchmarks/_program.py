@@ -49,6 +49,10 @@ class Program:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def run(self, *arguments: str) -> str:
+        """Run it to its end; returns what it prints."""
+        return _end(self._start(*arguments))
+
     def install(self, dsn: str) -> None:
         self.run("install", dsn)
 
@@ -76,10 +80,6 @@ class Program:
 
     def _seconds(self, *arguments: str) -> float:
         return float(json.loads(self.run(*arguments).splitlines()[-1])["seconds"])
-
-    def run(self, *arguments: str) -> str:
-        """Run it to its end; returns what it prints."""
-        return _end(self._start(*arguments))
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
