@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import psutil
+
 from benchmarks._servers import Connection, connect
+from pgqpy.embedded import Server
 
 SPAWN = get_context("spawn")
 
@@ -21,6 +28,64 @@ SAMPLE = 0.25
 
 WRITES = "select txid_current()"
 READS = "set transaction isolation level repeatable read; select 1"
+
+PYTHON = (sys.executable, "-m")
+
+PGQD = """
+[pgqd]
+base_connstr = host={socket_dir} port=5432 user=postgres
+initial_database = postgres
+database_list = {database}
+syslog = 0
+"""
+OTHERS = """
+select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+"""
+
+
+@contextmanager
+def daemon(*command: str, config: str | None = None, ready: str = "") -> Iterator[psutil.Process]:
+    """Run a program, with a file of its configuration as the last argument.
+
+    It has logged ``ready`` when the block begins, and must not end before the block does.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        log, file = Path(directory, "log"), Path(directory, "config")
+        if config is not None:
+            file.write_text(config)
+            command = *command, str(file)
+
+        def check() -> None:
+            if process.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)} has ended: {log.read_text()}")
+
+        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
+            try:
+                while ready not in log.read_text():
+                    check()
+                    time.sleep(0.05)
+                yield psutil.Process(process.pid)
+                check()
+            finally:
+                process.terminate()
+
+
+def ticker(dsn: str, **settings: float) -> AbstractContextManager[psutil.Process]:
+    """Run the ticker; it leads when the block begins. ``settings`` are those of a database."""
+    lines = "".join(f"{key} = {float(value)}\n" for key, value in settings.items())
+    command = *PYTHON, "pgqpy_ticker", "--dsn", dsn, "--config"
+    return daemon(*command, config=f"[defaults]\n{lines}", ready="message=leading")
+
+
+@contextmanager
+def pgqd(server: Server, dsn: str) -> Iterator[psutil.Process]:
+    """Run pgqd; it is connected when the block begins."""
+    with connect(dsn) as conn:
+        config = PGQD.format(socket_dir=server.socket_dir, database=conn.info.dbname)
+        with daemon("pgqd", "-q", config=config) as process:
+            while not conn.execute(OTHERS).fetchone():
+                time.sleep(0.05)
+            yield process
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import NAMES
-from benchmarks._result import CHECKOUT, FIGURES, Figure, Result, group_of
-from benchmarks._show import as_text, number, quantity
+from benchmarks._result import CHECKOUT, FIGURES, Contest, Delays, Result, group_of
+from benchmarks._show import as_text, cells_of, number
 
 DOCS = CHECKOUT / "docs"
 
@@ -69,10 +69,7 @@ def rows_of(page: str) -> dict[str, list[str]]:
 
 
 def figure_rows(result: Result) -> Iterator[str]:
-    return lines_of(
-        (f"[{f.number}](#{result.name})", f.what, target_of(f), value_of(f), met(f))
-        for f in result.figures
-    )
+    return lines_of((f"[{f.number}](#{result.name})", *cells_of(f)) for f in result.figures)
 
 
 def overview(rows: dict[str, list[str]]) -> Iterator[str]:
@@ -121,7 +118,8 @@ def section(result: Result, plots: Path) -> Iterator[str]:
         yield ""
     for place, (part, text) in enumerate(zip(result.parts, texts, strict=True), 1):
         file = plots / f"{result.name}-{place}.svg"
-        if file.stem in PICTURES and plot(part, file):
+        if file.stem in PICTURES and isinstance(part, Contest | Delays):
+            plot(part, file)
             yield f"![{text.title}](benchmarks/{file.name})\n"
     yield from (wrapped(f"- {each.number}: {each.note}") for each in result.figures if each.note)
     yield conditions(result)
@@ -147,22 +145,6 @@ def unusual(kind: str, values: Mapping[str, str], form: str) -> list[str]:
     usual = USUAL[kind].split("; ")
     told = (form.format(name, value) for name, value in values.items())
     return [text for text in told if text not in usual]
-
-
-def target_of(figure: Figure) -> str:
-    return f"{figure.bound} {quantity(figure.target, figure.unit)}"
-
-
-def value_of(figure: Figure) -> str:
-    value = quantity(figure.value, figure.unit)
-    if figure.spread is None:
-        return value
-    low, high = figure.spread
-    return f"{value} ({low:.2f} to {high:.2f})"
-
-
-def met(figure: Figure) -> str:
-    return "yes" if figure.met else "**no**"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Iterator[str]:

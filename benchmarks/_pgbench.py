@@ -1,4 +1,4 @@
-"""Producers: pgbench runs one statement as a transaction while a block is run."""
+"""pgbench: by itself, as a contestant, and as producers that run beside a block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgqpy.embedded import Server
+
+PREPARED = ("--no-vacuum", "--protocol=prepared")
+
+
+def pgbench(server: Server, dsn: str, *arguments: str, script: str | None = None) -> str:
+    """Run pgbench to its end, with a script for ``--file=-``; returns what it says."""
+    done = subprocess.run(
+        [server.bin_dir / "pgbench", *arguments, dsn],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"pgbench: {done.stderr}")
+    return done.stdout
+
+
+def rate_of(said: str) -> float:
+    """The transactions a second that pgbench tells; connecting does not count."""
+    found = re.search(r"tps = ([\d.]+) \(without", said)
+    assert found is not None, said
+    return float(found[1])
+
+
+def contestant(
+    server: Server, dsn: str, script: str, *, clients: int, transactions: int
+) -> Callable[[], float]:
+    """A contestant: transactions by prepared statements."""
+    each = f"--transactions={transactions // clients}"
+    options = *PREPARED, "--file=-", f"--client={clients}", f"--jobs={min(clients, 2)}", each
+    return lambda: transactions / rate_of(pgbench(server, dsn, *options, script=script))
 
 
 @dataclass(slots=True)
@@ -31,7 +63,7 @@ def producers(
         file = Path(directory, "script.sql")
         file.write_text(script)
         command = [
-            *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--protocol=prepared"),
+            *(str(server.bin_dir / "pgbench"), *PREPARED),
             *(f"--file={file}", f"--client={clients}", "--jobs=1", "--time=1000000"),
             *(["--log", f"--log-prefix={directory}/log", f"--rate={rate}"] if rate else []),
         ]
@@ -56,31 +88,3 @@ def slowest(log: Path) -> float:
     # Without the last line, which may be incomplete.
     lines = [line.split() for line in log.read_text().splitlines()[:-1]]
     return max((int(took) - int(late) for _, _, took, *_, late in lines), default=0) / 1e6
-
-
-def contestant(
-    server: Server, dsn: str, script: str, *, clients: int, transactions: int
-) -> Callable[[], float]:
-    """A contestant: transactions by prepared statements; connecting does not count."""
-
-    def run() -> float:
-        each = transactions // clients
-        with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
-            file.write(script)
-            file.flush()
-            done = subprocess.run(
-                [
-                    *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--protocol=prepared"),
-                    *(f"--file={Path(file.name)}", f"--client={clients}"),
-                    *(f"--jobs={min(clients, 2)}", f"--transactions={each}", dsn),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        rate = re.search(r"tps = ([\d.]+) \(without", done.stdout)
-        if done.returncode or rate is None:
-            raise RuntimeError(f"pgbench: {done.stderr or done.stdout}")
-        return transactions / float(rate[1])
-
-    return run

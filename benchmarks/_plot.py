@@ -10,7 +10,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullLocator
 
-from benchmarks._result import Contest, Delays, Part, Series, Table
+from benchmarks._result import Contest, Delays
 from benchmarks._show import number
 
 OURS, OTHERS, INK, FAINT = "#1f6f8b", "#a9b4bd", "#333b42", "#dfe4e8"
@@ -34,23 +34,15 @@ STYLE: Any = {
 WIDTH = 7.2
 
 
-def plot(part: Part, file: Path) -> bool:
-    """Draw a part into a file. False if there is nothing to plot."""
-    if isinstance(part, Table | Series):
-        return False
+def plot(part: Contest | Delays, file: Path) -> None:
+    """Draw a part into a file, ``.svg``."""
     with mpl.rc_context(STYLE):
-        match part:
-            case Contest():
-                figure = contest(part)
-            case Delays():
-                figure = delays(part)
+        figure = contest(part) if isinstance(part, Contest) else delays(part)
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+        figure.savefig(file, metadata={"Date": None})
         plt.close(figure)
-    if file.suffix == ".svg":
-        # A picture changes as a whole: in one line it is one line of a diff.
-        file.write_text(" ".join(file.read_text(encoding="utf-8").split()) + "\n", encoding="utf-8")
-    return True
+    # A picture changes as a whole: in one line it is one line of a diff.
+    file.write_text(" ".join(file.read_text(encoding="utf-8").split()) + "\n", encoding="utf-8")
 
 
 def contest(part: Contest) -> Any:

@@ -8,11 +8,15 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from benchmarks._result import CHECKOUT
+
+DEBIAN_PYTHON = "/usr/bin/python3"
+"""It has PgQ's client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +38,8 @@ class Handled:
         return len(self.handled) / (max(self.handled) - self.began) if self.handled else 0.0
 
 
-class Work:
-    """A worker at work."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def result(self) -> Handled:
-        """Wait until it has handled all items, or its time is over."""
-        output, _ = self._process.communicate()
-        if self._process.returncode:
-            raise RuntimeError(f"{self._process.args!r} has failed")
-        return Handled(**json.loads(output.splitlines()[-1]))
+Work: TypeAlias = Callable[[], Handled]
+"""A worker at work: wait until it has handled all items, or its time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +49,12 @@ class Program:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def run(self, *arguments: str) -> str:
+        """Run it to its end; returns what it prints."""
+        return _end(self._start(*arguments))
+
     def install(self, dsn: str) -> None:
-        self._run("install", dsn)
+        self.run("install", dsn)
 
     def send(self, dsn: str, count: int, rate: float = 0) -> float:
         """Send items one after the other, or at a rate; returns the seconds it took."""
@@ -75,20 +73,13 @@ class Program:
             for line in process.stdout:
                 if line.strip() == "ready":
                     break
-            yield Work(process)
+            yield lambda: Handled(**json.loads(_end(process).splitlines()[-1]))
         finally:
             process.kill()
             process.wait()
 
     def _seconds(self, *arguments: str) -> float:
-        return float(json.loads(self._run(*arguments).splitlines()[-1])["seconds"])
-
-    def _run(self, *arguments: str) -> str:
-        process = self._start(*arguments)
-        output, _ = process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"{process.args!r} has failed")
-        return output
+        return float(json.loads(self.run(*arguments).splitlines()[-1])["seconds"])
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -98,6 +89,14 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """Wait for the end; returns what it has printed."""
+    output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{process.args!r} has failed")
+    return output
 
 
 def python_program(name: str, python: str = sys.executable) -> Program:
@@ -131,10 +130,10 @@ def node_architecture() -> str:
     return {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
 
 
-def node_program(name: str) -> Program:
-    """One of the programs, run by the Node that was installed with its packages."""
+def node_program(package: str) -> Program:
+    """The program for a package, run by the Node that was installed with its packages."""
     node = DIRECTORY / "node_modules" / f"node-linux-{node_architecture()}" / "bin" / "node"
-    script = CHECKOUT / "benchmarks" / "programs" / f"{name}.mjs"
+    script = CHECKOUT / "benchmarks" / "programs" / f"{package.replace('-', '_')}.mjs"
     return Program([str(node), str(script)], {"NODE_PACKAGES": str(DIRECTORY)})
 
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
@@ -41,7 +41,6 @@ class Ratio:
 class Contest:
     """Contestants took turns at the same work. The first one is the yardstick."""
 
-    kind: ClassVar = "contest"
     title: str
     items: int
     """The amount of work in each turn."""
@@ -71,7 +70,6 @@ class Contest:
 class Table:
     """A table with a name in the first column and numbers in the others."""
 
-    kind: ClassVar = "table"
     title: str
     columns: list[str]
     rows: list[list[Cell]]
@@ -81,7 +79,6 @@ class Table:
 class Delays:
     """Durations: for each name as many values as `PERCENTS`, in ms."""
 
-    kind: ClassVar = "delays"
     title: str
     percentiles: dict[str, list[float]]
     counts: dict[str, int]
@@ -104,7 +101,6 @@ class Delays:
 class Series:
     """Values over time: for each line its points (x, y)."""
 
-    kind: ClassVar = "series"
     title: str
     y: str
     """The quantity and its unit."""
@@ -164,7 +160,7 @@ class Result:
 
     def write(self, directory: Path) -> None:
         document = dataclasses.asdict(self)
-        kinds = [{"kind": part.kind} for part in self.parts]
+        kinds = [{"kind": type(part).__name__.lower()} for part in self.parts]
         document["parts"] = [k | p for k, p in zip(kinds, document["parts"], strict=True)]
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(rounded(document), indent=1, ensure_ascii=False)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
-import psutil
 import psycopg
 from psycopg import sql
 
@@ -29,6 +22,7 @@ CREATE_QUEUE = "select pgq.create_queue('q')"
 # A registered consumer keeps the events, and with them the first tick.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 TICK = "select pgq.force_tick('q'), pgq.ticker('q')"
+LSN = "select pg_current_wal_insert_lsn() - '0/0'"
 # Events with payloads of 110 bytes.
 FLIGHTS = """
 select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))
@@ -75,13 +69,6 @@ def default_version() -> int:
     return 15
 
 
-@contextmanager
-def start(version: int | None, **settings: str | int | bool) -> Iterator[Server]:
-    """A temporary server, with `SETTINGS` unless ``settings`` override them."""
-    with Server(version=version or default_version(), settings=SETTINGS | settings) as server:
-        yield server
-
-
 def describe(server: Server, names: Iterable[str] = ()) -> dict[str, str]:
     """The values of the settings changed here, as the server reports them."""
     with connect(server.dsn) as conn:
@@ -103,8 +90,12 @@ def versions(server: Server) -> dict[str, str]:
         return dict(found.fetchall())
 
 
-def database(server: Server, name: str, *scripts: str) -> str:
+_number = itertools.count(1)
+
+
+def database(server: Server, *scripts: str) -> str:
     """A new database with the scripts executed; returns its DSN."""
+    name = f"benchmark_{next(_number)}"
     with connect(server.dsn) as conn:
         conn.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
     with connect(server.dsn_of(name)) as conn:
@@ -114,21 +105,16 @@ def database(server: Server, name: str, *scripts: str) -> str:
     return server.dsn_of(name)
 
 
-def fill(conn: Connection, inserts: Iterable[str]) -> None:
-    """Execute each, with a tick after it. A registered consumer keeps the events.
+def pgqpy_database(server: Server, *scripts: str) -> str:
+    """A new database with pgqpy in it, and the scripts executed then."""
+    return database(server, schema_sql(), *scripts)
 
-    The events are not analyzed, as in production.
-    """
-    conn.execute(KEEPER)
+
+def fill(conn: Connection, inserts: Iterable[str]) -> None:
+    """Execute each, with a tick after it. The events are not analyzed, as in production."""
     for insert in inserts:
         conn.execute(insert.encode())
         conn.execute(TICK)
-
-
-def with_settings(dsn: str, **settings: str | bool) -> str:
-    """The DSN with other session settings."""
-    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    return f"{dsn}&options={quote(options)}"
 
 
 def implementations(server: Server) -> dict[str, str]:
@@ -148,62 +134,3 @@ def implementations(server: Server) -> dict[str, str]:
 def connect(dsn: str) -> Connection:
     """Connect in autocommit."""
     return psycopg.connect(dsn, autocommit=True)
-
-
-PGQD = """
-[pgqd]
-logfile = {directory}/pgqd.log
-pidfile = {directory}/pgqd.pid
-base_connstr = host={socket_dir} port=5432 user=postgres
-initial_database = postgres
-database_list = {database}
-syslog = 0
-"""
-
-
-OTHERS = """
-select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
-"""
-
-
-@contextmanager
-def ticker(dsn: str, **settings: float) -> Iterator[psutil.Process]:
-    """Run the ticker; it leads when the block begins. ``settings`` are those of a database."""
-    lines = "\n".join(f"{key} = {float(value)}" for key, value in settings.items())
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "ticker.toml")
-        config.write_text(f"[defaults]\n{lines}\n")
-        log = Path(directory, "log")
-        command = [sys.executable, "-m", "pgqpy_ticker", "--config", str(config), "--dsn", dsn]
-        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-            try:
-                while "message=leading" not in log.read_text():
-                    if process.poll() is not None:
-                        raise RuntimeError(f"the ticker ended: {log.read_text()}")
-                    time.sleep(0.05)
-                yield psutil.Process(process.pid)
-            finally:
-                process.terminate()
-
-
-@contextmanager
-def pgqd(server: Server, dsn: str) -> Iterator[psutil.Process]:
-    """Run pgqd; it is connected when the block begins."""
-    program = shutil.which("pgqd")
-    if program is None:
-        raise FileNotFoundError("pgqd")
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "pgqd.ini")
-        with connect(dsn) as conn:
-            database = conn.info.dbname
-        config.write_text(
-            PGQD.format(directory=directory, socket_dir=server.socket_dir, database=database)
-        )
-        with subprocess.Popen([program, "-q", str(config)]) as process:
-            try:
-                with connect(dsn) as conn:
-                    while not conn.execute(OTHERS).fetchone():
-                        time.sleep(0.05)
-                yield psutil.Process(process.pid)
-            finally:
-                process.terminate()

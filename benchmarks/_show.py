@@ -84,17 +84,18 @@ def series(part: Series) -> Text:
 
 
 def figures(these: Sequence[Figure]) -> Text:
-    rows = [
-        (
-            figure.number,
-            figure.what,
-            f"{figure.bound} {quantity(figure.target, figure.unit)}",
-            quantity(figure.value, figure.unit),
-            "yes" if figure.met else "**no**",
-        )
-        for figure in these
-    ]
+    rows = [(each.number, *cells_of(each)) for each in these]
     return Text("Figures", ("", "what", "target", "value", "met"), rows)
+
+
+def cells_of(figure: Figure) -> tuple[str, str, str, str]:
+    """What it is, its target, its value, and whether it is met."""
+    value = quantity(figure.value, figure.unit)
+    if figure.spread is not None:
+        low, high = figure.spread
+        value = f"{value} ({low:.2f} to {high:.2f})"
+    target = f"{figure.bound} {quantity(figure.target, figure.unit)}"
+    return figure.what, target, value, "yes" if figure.met else "**no**"
 
 
 def quantity(value: float, unit: str) -> str:

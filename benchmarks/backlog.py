@@ -9,8 +9,10 @@ turns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import perf_counter
 
+from benchmarks._beside import WRITES, held_open
 from benchmarks._servers import OURS, PGQ_C, Connection, connect, database, implementations
 from benchmarks.bench import Bench
 
@@ -47,9 +49,10 @@ def run(bench: Bench) -> None:
         for name in (OURS, PGQ_C):
             if name not in scripts:
                 continue
-            dsn = database(server, f"backlog_{list(scripts).index(name)}", scripts[name])
-            with connect(dsn) as held:
-                contestants = prepare(bench, dsn, held, events // BATCH, IN_A_ROUND * (rounds + 1))
+            dsn = database(server, scripts[name])
+            with ExitStack() as stack:
+                few = IN_A_ROUND * (rounds + 1)
+                contestants = prepare(bench, dsn, stack, events // BATCH, few)
                 contest = bench.contest(
                     f"Batches of {BATCH} events, {name}",
                     contestants,
@@ -64,17 +67,16 @@ def run(bench: Bench) -> None:
 
 
 def prepare(
-    bench: Bench, dsn: str, held: Connection, many: int, few: int
+    bench: Bench, dsn: str, stack: ExitStack, many: int, few: int
 ) -> dict[str, Callable[[], float]]:
-    """Fills the queues with ``batches`` batches; leaves a transaction open on ``held``."""
+    """Fills queues with ``many`` batches and with ``few``; leaves a transaction open."""
     with connect(dsn) as conn:
         fill(conn, "short", few)
         bench.say(f"{many * BATCH:,} events")
         fill(conn, "long", many)
         [(tick,)] = conn.execute(LAST_BUT, ["long", few]).fetchall()
         conn.execute("select pgq.register_consumer_at('long', 'last', %s)", [tick])
-        held.execute("begin")
-        held.execute("select txid_current()")
+        stack.enter_context(held_open(dsn, WRITES))
         fill(conn, "short_behind", few)
         bench.say("as many behind an open transaction")
         fill(conn, "long_behind", many)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,13 +42,13 @@ T = TypeVar("T")
 class Options:
     """Options of all benchmarks."""
 
-    quick: bool = False
+    quick: bool
     """Only check that it works; the figures mean little."""
-    version: int | None = None
+    version: int | None
     """The version of PostgreSQL; by default 15, whose PgQ is in Debian, or else 18."""
-    peer_sql: Mapping[str, Path] | None = None
+    peer_sql: Mapping[str, Path]
     """Paths of the SQL files, for peers that are one."""
-    minutes: float | None = None
+    minutes: float | None
     """The minutes to measure long benchmarks, instead of their own durations."""
 
 
@@ -68,10 +68,6 @@ class Bench:
         )
         self._began = time.monotonic()
 
-    @property
-    def quick(self) -> bool:
-        return self.options.quick
-
     def say(self, text: str) -> None:
         """Print the progress."""
         click.echo(text, err=True)
@@ -87,17 +83,12 @@ class Bench:
     @contextmanager
     def server(self, **settings: str | int | bool) -> Iterator[Server]:
         """A server of its own, removed afterwards; `_servers.SETTINGS` are set in any case."""
-        with _servers.start(self.options.version, **settings) as server:
+        version = self.options.version or _servers.default_version()
+        with Server(version=version, settings=_servers.SETTINGS | settings) as server:
             self.result.versions |= _servers.versions(server)
             self.result.settings |= _servers.describe(server, settings)
             self.say(f"PostgreSQL {self.result.versions['PostgreSQL']}")
             yield server
-
-    def uses(self, program: str, version: str, settings: str = "") -> None:
-        """Note the version of a program, and its settings."""
-        self.result.versions[program] = version
-        if settings:
-            self.result.settings[program] = settings
 
     def contest(
         self,
@@ -127,7 +118,7 @@ class Bench:
         self.add(Table(title, list(columns), [list(row) for row in rows]))
 
     def series(
-        self, title: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]
+        self, title: str, y: str, lines: Mapping[str, Iterable[tuple[float, float]]]
     ) -> None:
         """Add values over time; ``y`` is their unit."""
         self.add(Series(title, y, {name: list(line) for name, line in lines.items()}))
@@ -163,6 +154,13 @@ class Bench:
         if self.result.figures:
             show(self.result.figures)
         return self.result
+
+
+def timed(work: Callable[..., object], *arguments: object) -> float:
+    """The duration of a call in seconds."""
+    began = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - began
 
 
 def take_turns(

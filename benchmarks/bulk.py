@@ -8,19 +8,17 @@ a queue's as the plain one; commits count. Autovacuum is off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from time import perf_counter
+from collections.abc import Iterator
+from functools import partial
 
 from benchmarks._servers import (
     CREATE_QUEUE,
-    OURS,
     PLAIN_TABLE,
     Connection,
     connect,
-    database,
-    implementations,
+    pgqpy_database,
 )
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, timed
 from pgqpy import Producer
 
 INSERT, ARRAYS, FUNCTION = "INSERT..SELECT", "INSERT..SELECT of arrays", "pgqpy, insert_events"
@@ -59,19 +57,10 @@ def copy_by_producer(conn: Connection, count: int) -> None:
         Producer("q").insert_events(conn, events(count))
 
 
-def timed(work: Callable[..., object], *arguments: object) -> Callable[[], float]:
-    def run() -> float:
-        began = perf_counter()
-        work(*arguments)
-        return perf_counter() - began
-
-    return run
-
-
 def run(bench: Bench) -> None:
     count, rounds = bench.choose((200_000, 7), quick=(2_000, 1))
     with bench.server(autovacuum=False) as server:
-        dsn = database(server, "bulk", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE)
+        dsn = pgqpy_database(server, CREATE_QUEUE, PLAIN_TABLE)
         with connect(dsn) as conn:
             # The source's rows exist before: creating them is not compared.
             conn.execute("create table source (ev_type text, ev_data text)")
@@ -83,10 +72,10 @@ def run(bench: Bench) -> None:
             statements = bench.contest(
                 "One statement",
                 {
-                    INSERT: timed(conn.execute, BY_HAND),
-                    RELATION: timed(conn.execute, INTO_RELATION),
-                    ARRAYS: timed(conn.execute, FROM_ARRAYS),
-                    FUNCTION: timed(conn.execute, BY_FUNCTION),
+                    INSERT: partial(timed, conn.execute, BY_HAND),
+                    RELATION: partial(timed, conn.execute, INTO_RELATION),
+                    ARRAYS: partial(timed, conn.execute, FROM_ARRAYS),
+                    FUNCTION: partial(timed, conn.execute, BY_FUNCTION),
                 },
                 rounds=rounds,
                 items=count,
@@ -95,8 +84,8 @@ def run(bench: Bench) -> None:
             copies = bench.contest(
                 "From Python",
                 {
-                    COPY: timed(copy_by_hand, conn, count),
-                    PRODUCER: timed(copy_by_producer, conn, count),
+                    COPY: partial(timed, copy_by_hand, conn, count),
+                    PRODUCER: partial(timed, copy_by_producer, conn, count),
                 },
                 rounds=rounds,
                 items=count,

@@ -8,7 +8,6 @@ pgbench. Autovacuum is off.
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 
 from benchmarks._pgbench import contestant
 from benchmarks._servers import (
@@ -20,7 +19,8 @@ from benchmarks._servers import (
     database,
     implementations,
 )
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, timed
+from pgqpy.embedded import Server
 
 NONE, CAPTURE, ROW = "no trigger", "pgqpy, capture_table", "pgqpy, jsontriga"
 ROW_C, ROW_PL = "PgQ, jsontriga in C", "PgQ, jsontriga in PL/pgSQL"
@@ -49,27 +49,27 @@ update flight set delay = delay + 1 where id = :id;
 """
 
 
+def ways(server: Server) -> dict[str, list[str]]:
+    """The scripts of a database for each way."""
+    scripts = implementations(server)
+    found = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
+    for name, implementation in ((ROW, OURS), (ROW_C, PGQ_C), (ROW_PL, PGQ_PL)):
+        if implementation in scripts:
+            found[name] = [scripts[implementation], CREATE_QUEUE, TABLE, BY_ROW]
+    return found
+
+
 def run(bench: Bench) -> None:
     rows, rounds = bench.choose((100_000, 5), quick=(500, 1))
     transactions, single_rounds = bench.choose((24_000, 7), quick=(400, 1))
     with bench.server(autovacuum=False) as server:
-        scripts = implementations(server)
-        ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
-        for name, implementation in ((ROW, OURS), (ROW_C, PGQ_C), (ROW_PL, PGQ_PL)):
-            if implementation in scripts:
-                ways[name] = [scripts[implementation], CREATE_QUEUE, TABLE, BY_ROW]
-        databases = {
-            name: database(server, f"capture_{number}", *ways[name])
-            for number, name in enumerate(ways)
-        }
+        databases = {name: database(server, *scripts) for name, scripts in ways(server).items()}
         conns = {name: connect(dsn) for name, dsn in databases.items()}
 
-        def statement(name: str, text: str, before: str = "select") -> Callable[[], float]:
+        def statement(name: str, text: str, before: str) -> Callable[[], float]:
             def run() -> float:
                 conns[name].execute(before.encode())
-                began = perf_counter()
-                conns[name].execute(text.encode())
-                return perf_counter() - began
+                return timed(conns[name].execute, text.encode())
 
             return run
 

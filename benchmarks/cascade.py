@@ -10,34 +10,36 @@ with the same columns and index. Last, 100 idle queues with nodes in three datab
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from time import perf_counter
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 
 import psutil
 
-from benchmarks._beside import processes
+from benchmarks._beside import PYTHON, daemon, processes, ticker
 from benchmarks._meter import Meter, Party
 from benchmarks._program import python_program
-from benchmarks._servers import FLIGHTS, PLAIN_TABLE, TICK, connect, database, ticker
-from benchmarks.bench import Bench
+from benchmarks._servers import (
+    FLIGHTS,
+    PLAIN_TABLE,
+    Connection,
+    connect,
+    fill,
+    pgqpy_database,
+)
+from benchmarks.bench import Bench, timed
 from benchmarks.latency import listen
-from pgqpy.cascade import CascadedWorker
+from benchmarks.mover import BY_HAND, by_hand
+from pgqpy.cascade import CascadedWorker, Nodes, create_node, drop_node
 from pgqpy.embedded import Server
-from pgqpy.schema import node_sql, schema_sql
+from pgqpy.schema import node_sql
 
 PGQPY = python_program("pgqpy")
 TICK_EVERY = 1_000
 COLUMNS = "ev_id, ev_time, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-COPY_OUT = f"copy (select {COLUMNS} from pgq.event) to stdout (format binary)"
-COPY_IN = f"copy plain ({COLUMNS}) from stdin (format binary)"
-BY_HAND, WORKER = "COPY out | COPY in", "pgqpy, a new branch"
+EVENTS = f"select {COLUMNS} from pgq.event"
+WORKER = "pgqpy, a new branch"
 
 
 def run(bench: Bench) -> None:
@@ -49,60 +51,32 @@ def run(bench: Bench) -> None:
         idle(bench, server, bench.choose(100, quick=5), 60 * bench.minutes(2))
 
 
-def node(server: Server, name: str, *scripts: str) -> str:
-    return database(server, name, schema_sql(), node_sql(), *scripts)
+def node(server: Server, *scripts: str) -> str:
+    return pgqpy_database(server, node_sql(), *scripts)
 
 
-def join(queue: str, name: str, dsn: str, provider: tuple[str, str] | None = None) -> None:
-    """Make the database a node of the queue."""
-    with connect(dsn) as conn, connect(provider[1] if provider else dsn) as above:
-        locate = "select pgq_node.register_location(%s, %s, %s, false)"
-        for known, location in filter(None, [(name, dsn), provider]):
-            conn.execute(locate, [queue, known, location])
-            above.execute(locate, [queue, known, location])
-        kind, watermark = "root", None
-        if provider:
-            kind = "branch"
-            [(watermark,)] = above.execute(
-                "select global_watermark from pgq_node.register_subscriber(%s, %s, %s, null)",
-                [queue, name, f"{name}_worker"],
-            ).fetchall()
-        conn.execute(
-            "select pgq_node.create_node(%s, %s, %s, %s, %s, %s, null)",
-            [queue, kind, name, f"{name}_worker", provider and provider[0], watermark],
-        )
-
-
-@contextmanager
-def cascade(*nodes: str) -> Iterator[psutil.Process]:
+def cascade(*nodes: str) -> AbstractContextManager[psutil.Process]:
     """Run ``pgqpy run cascade``."""
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "cascade.toml")
-        config.write_text(f"nodes = {json.dumps(nodes)}\n")
-        log = Path(directory, "log")
-        command = [sys.executable, "-m", "pgqpy", "run", "cascade", str(config)]
-        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-            try:
-                yield psutil.Process(process.pid)
-                if process.poll() is not None:
-                    raise RuntimeError(f"the cascade ended: {log.read_text()}")
-            finally:
-                process.terminate()
+    return daemon(*PYTHON, "pgqpy", "run", "cascade", config=f"nodes = {json.dumps(nodes)}\n")
+
+
+def metered(conn: Connection, ticker: psutil.Process, cascade: psutil.Process) -> Meter:
+    own = Party([cascade], ("pgqpy cascade", "pgqpy listen"))
+    return Meter(conn, {"ticker": Party([ticker], ("pgqpy ticker",)), "cascade": own})
 
 
 def behind(bench: Bench, server: Server, rate: int, count: int) -> None:
-    root, branch = node(server, "root"), node(server, "branch")
-    join("q", "root", root)
-    join("q", "branch", branch, ("root", root))
+    root, branch = node(server), node(server)
+    create_node("q", "root", "root", root)
+    create_node("q", "branch", "branch", branch, provider=root)
     with (
-        ticker(root) as daemon,
+        ticker(root) as leader,
         cascade(root, branch) as process,
         processes(listen, [(root,), (branch,)]) as (_, pipes),
         connect(branch) as conn,
     ):
         time.sleep(bench.choose(3, quick=1))
-        own = Party([process], ("pgqpy cascade", "pgqpy listen"))
-        meter = Meter(conn, {"ticker": Party([daemon], ("pgqpy ticker",)), "cascade": own})
+        meter = metered(conn, leader, process)
         PGQPY.send(root, count, rate)
         shares, _ = meter.shares()
         time.sleep(1)
@@ -126,18 +100,15 @@ def behind(bench: Bench, server: Server, rate: int, count: int) -> None:
 
 
 def copying(bench: Bench, server: Server, count: int, rounds: int) -> None:
-    root, branch = node(server, "root"), node(server, "branch", PLAIN_TABLE)
-    join("q", "root", root)
+    root, branch = node(server), node(server, PLAIN_TABLE)
+    create_node("q", "root", "root", root)
     with connect(root) as conn:
-        for _ in range(count // TICK_EVERY):
-            conn.execute((FLIGHTS % TICK_EVERY).encode())
-            conn.execute(TICK.encode())
-    psql = server.bin_dir / "psql"
+        fill(conn, [FLIGHTS % TICK_EVERY] * (count // TICK_EVERY))
     contest = bench.contest(
         "From one database to another",
         {
-            BY_HAND: lambda: by_hand(psql, root, branch),
-            WORKER: lambda: copy(root, branch, count),
+            BY_HAND: partial(to_plain_table, server, root, branch),
+            WORKER: partial(to_branch, root, branch, count),
         },
         rounds=rounds,
         items=count,
@@ -146,46 +117,36 @@ def copying(bench: Bench, server: Server, count: int, rounds: int) -> None:
     bench.at_least("C9", f"{WORKER}, times {BY_HAND}", contest.ratio(WORKER, BY_HAND), 0.8)
 
 
-def by_hand(psql: Path, source: str, target: str) -> float:
+def to_plain_table(server: Server, source: str, target: str) -> float:
     with connect(target) as conn:
         conn.execute("truncate plain")
-    began = perf_counter()
-    with subprocess.Popen([psql, source, "-qXc", COPY_OUT], stdout=subprocess.PIPE) as out:
-        subprocess.run([psql, target, "-qXc", COPY_IN], stdin=out.stdout, check=True)
-    assert out.returncode == 0
-    return perf_counter() - began
+    return timed(by_hand, server, source, target, COLUMNS, EVENTS)
 
 
-def copy(root: str, branch: str, count: int) -> float:
-    with connect(root) as above, connect(branch) as conn:
-        above.execute("select pgq_node.unregister_subscriber('q', 'branch')")
-        conn.execute("select pgq_node.drop_node('q', 'branch')")
-    join("q", "branch", branch, ("root", root))
-    began = perf_counter()
-    CascadedWorker(branch, queue="q").run(until_empty=True)
-    seconds = perf_counter() - began
+def to_branch(root: str, branch: str, count: int) -> float:
+    with Nodes("q", root) as nodes:
+        if "branch" in nodes.locations:
+            drop_node(nodes, "branch")
+    create_node("q", "branch", "branch", branch, provider=root)
+    seconds = timed(partial(CascadedWorker(branch, queue="q").run, until_empty=True))
     with connect(branch) as conn:
-        [(copied,)] = conn.execute("select count(*) from pgq.event").fetchall()
+        [(copied,)] = conn.execute("select count(*) from pgq.event")
     assert copied >= count, f"{copied:,} events were copied"
     return seconds
 
 
 def idle(bench: Bench, server: Server, queues: int, seconds: float) -> None:
-    names: Sequence[str] = ("root", "branch", "below")
-    dsns = [node(server, name) for name in names]
-    chain = list(zip(names, dsns, strict=True))
+    root, *others = dsns = [node(server) for _ in range(3)]
     for number in range(queues):
-        provider = None
-        for name, dsn in chain:
-            join(f"q{number}", name, dsn, provider)
-            provider = name, dsn
+        create_node(f"q{number}", "root", "root", root)
+        for name, dsn, provider in zip(("branch", "below"), others, dsns, strict=False):
+            create_node(f"q{number}", name, "branch", dsn, provider=provider)
     with ExitStack() as stack:
-        daemon = stack.enter_context(ticker(dsns[0]))
+        leader = stack.enter_context(ticker(root))
         process = stack.enter_context(cascade(*dsns))
-        conn = stack.enter_context(connect(dsns[0]))
+        conn = stack.enter_context(connect(root))
         time.sleep(bench.choose(60, quick=3))
-        own = Party([process], ("pgqpy cascade", "pgqpy listen"))
-        meter = Meter(conn, {"ticker": Party([daemon], ("pgqpy ticker",)), "cascade": own})
+        meter = metered(conn, leader, process)
         time.sleep(seconds)
         shares, _ = meter.shares()
     bench.table(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,11 +19,10 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from benchmarks._beside import thread
+from benchmarks._beside import PYTHON, thread, ticker
 from benchmarks._meter import Meter, Party
-from benchmarks._servers import Connection, connect, database, ticker
-from benchmarks.bench import Bench
-from pgqpy.schema import schema_sql
+from benchmarks._servers import Connection, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 
 CONSUMERS = 5
 SESSIONS = "select count(*) from pg_stat_activity where application_name = 'pgqpy ui'"
@@ -49,7 +47,7 @@ select 'q1', 'c1', 1, 3, 'reason ' || n % 10, n, now() - n * interval '1 s', 'ty
 @contextmanager
 def console(dsn: str) -> Iterator[tuple[psutil.Process, httpx.Client]]:
     """Run the console; a client that is signed in."""
-    command = [sys.executable, "-m", "pgqpy", "ui", "--dsn", dsn, "--port", "0"]
+    command = [*PYTHON, "pgqpy", "ui", "--dsn", dsn, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -64,13 +62,7 @@ def console(dsn: str) -> Iterator[tuple[psutil.Process, httpx.Client]]:
 
 def answers(client: httpx.Client, page: str, number: int) -> list[float]:
     """The seconds of answers; the first ones are not counted."""
-    took = []
-    for turn in range(number + 3):
-        began = time.monotonic()
-        client.get(page).raise_for_status()
-        if turn >= 3:
-            took.append(time.monotonic() - began)
-    return took
+    return [timed(lambda: client.get(page).raise_for_status()) for _ in range(number + 3)][3:]
 
 
 @contextmanager
@@ -110,7 +102,7 @@ def run(bench: Bench) -> None:
     asked = bench.choose(100, quick=5)
     many = bench.choose(50, quick=3)
     with bench.server() as server:
-        dsn = database(server, "console", schema_sql())
+        dsn = pgqpy_database(server)
         with connect(dsn) as conn:
             conn.execute((QUEUES % (queues, CONSUMERS)).encode())
             conn.execute("vacuum analyze")

@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
-from pathlib import Path
-from time import perf_counter
-from typing import TypeAlias
 
 import pgqpy
-from benchmarks._meter import peak_memory
-from benchmarks._result import CHECKOUT
+from benchmarks._program import DEBIAN_PYTHON, python_program
 from benchmarks._servers import (
     CREATE_QUEUE,
     FLIGHTS,
+    KEEPER,
     OURS,
     PGQ_C,
     PLAIN_TABLE,
@@ -36,6 +31,7 @@ from benchmarks._servers import (
     implementations,
 )
 from benchmarks.bench import Bench
+from benchmarks.programs.protocol import Notes, Reader, Reading
 
 TICK_EVERY = 10_000
 BY_HAND, CONSUMER, CLIENT = "psycopg's COPY", "pgqpy.Consumer", "python3-pgq"
@@ -50,47 +46,6 @@ COLUMNS = (
     " ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 )
 TYPES = ["int8", "timestamptz", "int8", "int4", *["text"] * 6]
-
-DEBIAN_PYTHON = "/usr/bin/python3"
-CLIENT_CONFIG = """
-[counter]
-job_name = counter
-db = {dsn}
-queue_name = q
-logfile = {directory}/log
-pidfile = {directory}/pid
-use_skylog = 0
-# Leave when there is nothing to do.
-loop_delay = 0
-a_tenth = {a_tenth}
-pgq_lazy_fetch = {lazy_fetch}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The cost of reading everything once."""
-
-    seconds: float
-    events: int
-    memory: list[int]
-    """Growth of the process in kB, after a tenth and at the end."""
-
-
-Reader: TypeAlias = Callable[[str, "Notes"], int]
-"""Reads everything, reports when it has read a tenth, and returns the number of events."""
-
-
-class Notes:
-    """Notes the memory in use at several moments."""
-
-    def __init__(self, a_tenth: int) -> None:
-        self.a_tenth = a_tenth
-        self.before = peak_memory()
-        self.memory: list[int] = []
-
-    def take(self) -> None:
-        self.memory.append(peak_memory() - self.before)
 
 
 class Counter(pgqpy.Consumer):
@@ -129,40 +84,19 @@ def by_hand(dsn: str, notes: Notes) -> int:
 
 
 def read(reader: Reader, a_tenth: int, dsn: str) -> Reading:
-    """Read in a process of its own, so that memory is the reader's alone."""
-    with connect(dsn):
-        notes = Notes(a_tenth)
-    began = perf_counter()
-    events = reader(dsn, notes)
-    took = perf_counter() - began
-    notes.take()
-    return Reading(took, events, notes.memory)
-
-
-def read_by_client(lazy_fetch: int, a_tenth: int, dsn: str) -> Reading:
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "ini")
-        config.write_text(
-            CLIENT_CONFIG.format(
-                dsn=dsn.replace("%", "%%"),
-                directory=directory,
-                a_tenth=a_tenth,
-                lazy_fetch=lazy_fetch,
-            )
-        )
-        done = subprocess.run(
-            [DEBIAN_PYTHON, "-m", "benchmarks.programs.pgq_counter", "-q", str(config)],
-            cwd=CHECKOUT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return Reading(**json.loads(done.stdout))
+    with connect(dsn):  # so that what the first connection needs does not count
+        return Notes(a_tenth).read(reader, dsn)
 
 
 def read_apart(reader: Reader, a_tenth: int, dsn: str) -> Reading:
+    """Read in a process of its own, so that memory is the reader's alone."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(read, reader, a_tenth, dsn).result()
+
+
+def read_by_client(lazy_fetch: int, a_tenth: int, dsn: str) -> Reading:
+    counter = python_program("pgq_counter", DEBIAN_PYTHON)
+    return Reading(*json.loads(counter.run(dsn, str(a_tenth), str(lazy_fetch))))
 
 
 def has_client() -> bool:
@@ -189,8 +123,8 @@ def run(bench: Bench) -> None:
 
             return run
 
-        def filled(name: str, implementation: str) -> str:
-            dsn = database(server, name, scripts[implementation], CREATE_QUEUE, PLAIN_TABLE)
+        def filled(implementation: str) -> str:
+            dsn = database(server, scripts[implementation], CREATE_QUEUE, KEEPER, PLAIN_TABLE)
             with connect(dsn) as conn:
                 fill(conn, [FLIGHTS % TICK_EVERY] * (count // TICK_EVERY))
                 conn.execute("insert into plain select * from pgq.event_template")
@@ -198,13 +132,13 @@ def run(bench: Bench) -> None:
             return dsn
 
         bench.say("Filling the queues")
-        dsn = filled("ours", OURS)
+        dsn = filled(OURS)
         ways = {
             BY_HAND: (partial(read_apart, by_hand, a_tenth), dsn),
             CONSUMER: (partial(read_apart, by_consumer, a_tenth), dsn),
         }
         if PGQ_C in scripts and has_client():
-            dsn = filled("pgq", PGQ_C)
+            dsn = filled(PGQ_C)
             ways[CLIENT] = (partial(read_by_client, 300, a_tenth), dsn)
             ways[CLIENT_WHOLE] = (partial(read_by_client, 0, a_tenth), dsn)
         contest = bench.contest(

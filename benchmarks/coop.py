@@ -11,10 +11,9 @@ from multiprocessing.connection import Connection as Pipe
 
 import pgqpy
 from benchmarks._beside import processes
-from benchmarks._servers import CREATE_QUEUE, connect, database, fill
+from benchmarks._servers import CREATE_QUEUE, KEEPER, connect, fill, pgqpy_database
 from benchmarks.bench import Bench
 from benchmarks.readers import Starting
-from pgqpy.schema import schema_sql
 
 HANDLER = 0.005
 TICK_EVERY = 50
@@ -61,7 +60,7 @@ def process(dsn: str, workers: int, count: int) -> float:
 def run(bench: Bench) -> None:
     count, rounds = bench.choose((8_000, 3), quick=(800, 1))
     with bench.server() as server:
-        dsn = database(server, "coop", schema_sql(), CREATE_QUEUE)
+        dsn = pgqpy_database(server, CREATE_QUEUE, KEEPER)
         with connect(dsn) as conn:
             fill(conn, [FILL % TICK_EVERY] * (count // TICK_EVERY))
         contest = bench.contest(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from benchmarks._servers import CREATE_QUEUE, connect, database, ticker
+from benchmarks._beside import ticker
+from benchmarks._servers import CREATE_QUEUE, connect, pgqpy_database
 from benchmarks.bench import Bench
-from benchmarks.readers import readers
+from benchmarks.readers import READER, readers
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 
 INSERT = """
 select count(*)
@@ -24,10 +24,10 @@ select count(*)
 """
 
 
-def lateness(server: Server, name: str, count: int, apart: float) -> list[float]:
+def lateness(server: Server, count: int, apart: float) -> list[float]:
     """The delay in seconds of each of ``count`` events, due ``apart`` seconds after each other."""
-    dsn = database(server, name, schema_sql(), CREATE_QUEUE)
-    with ticker(dsn), readers(dsn, [("q", "late")]) as group:
+    dsn = pgqpy_database(server, CREATE_QUEUE, READER)
+    with ticker(dsn), readers(dsn, [("q", "reader")]) as group:
         with connect(dsn) as conn:
             conn.execute(INSERT, {"count": count, "apart": apart})
         while group.events < count:
@@ -41,9 +41,9 @@ def run(bench: Bench) -> None:
     quiet = bench.choose((60, 3.0), quick=(3, 1.0))
     with bench.server() as server:
         bench.say("many")
-        many = lateness(server, "many", *busy)
+        many = lateness(server, *busy)
         bench.say("few")
-        few = lateness(server, "few", *quiet)
+        few = lateness(server, *quiet)
     delays = bench.delays("Later than due", {"200 a second": many, "one every 3 seconds": few})
     bench.at_most("C7a", "200 a second, p99", delays.ms("200 a second", 99), 100, "ms")
     bench.at_most(

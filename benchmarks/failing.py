@@ -14,13 +14,12 @@ from functools import partial
 
 import pgqpy
 from benchmarks._pgbench import contestant, producers
-from benchmarks._servers import CREATE_QUEUE, Connection, connect, database
+from benchmarks._servers import CREATE_QUEUE, TICK, connect, pgqpy_database
 from benchmarks.bench import Bench
-from pgqpy.schema import schema_sql
+from benchmarks.insert import BY_FUNCTION
 
 CLIENTS = 8
 RATE = 2_000
-INSERT = f"select pgq.insert_event('q', 'type', '{'x' * 130}');"
 REGISTER = "select pgq.register_consumer('q', 'failing')"
 FILL = "select count(pgq.insert_event('q', 'type', repeat('x', 130))) from generate_series(1, %s)"
 SKIP = "select pgq.register_consumer_at('q', 'failing', max(tick_id)) from pgq.tick"
@@ -63,16 +62,10 @@ def give_up(dsn: str, policy: pgqpy.RetryPolicy, events: int) -> None:
 def fill(dsn: str, events: int) -> None:
     """Fill the consumer's next batch with ``events`` events."""
     with connect(dsn) as conn:
-        tick(conn)
+        conn.execute(TICK)
         conn.execute(SKIP)
         conn.execute(FILL, [events])
-        tick(conn)
-
-
-def tick(conn: Connection) -> None:
-    """End the batch: all committed events belong to it."""
-    conn.execute("select pgq.force_tick('q')")
-    conn.execute("select pgq.ticker('q')")
+        conn.execute(TICK)
 
 
 def delay(dsn: str, events: int, until: str) -> None:
@@ -110,8 +103,8 @@ def run(bench: Bench) -> None:
     logging.getLogger("pgqpy").setLevel(logging.CRITICAL)
     with bench.server(autovacuum=False) as server:
         databases = {}
-        for number, name in enumerate((NOTHING, *POLICIES, DELAYED)):
-            dsn = database(server, f"waiting_{number}", schema_sql(), CREATE_QUEUE, REGISTER)
+        for name in (NOTHING, *POLICIES, DELAYED):
+            dsn = pgqpy_database(server, CREATE_QUEUE, REGISTER)
             databases[name] = dsn
             if name in POLICIES:
                 bench.say(f"{count:,} {name}")
@@ -122,7 +115,9 @@ def run(bench: Bench) -> None:
         waiting = bench.contest(
             f"inserts, {count:,} of them waiting",
             {
-                name: contestant(server, dsn, INSERT, clients=CLIENTS, transactions=transactions)
+                name: contestant(
+                    server, dsn, BY_FUNCTION, clients=CLIENTS, transactions=transactions
+                )
                 for name, dsn in databases.items()
             },
             rounds=rounds,
@@ -130,7 +125,7 @@ def run(bench: Bench) -> None:
             unit="events",
         )
 
-        dsn = database(server, "burst", schema_sql(), CREATE_QUEUE, REGISTER)
+        dsn = pgqpy_database(server, CREATE_QUEUE, REGISTER)
         at_once = pgqpy.FixedDelay(0)
         bursts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
             "a batch becomes dead letters": (
@@ -149,7 +144,7 @@ def run(bench: Bench) -> None:
         for name, (prepare, burst) in bursts.items():
             bench.say(name)
             prepare()
-            with producers(server, dsn, INSERT, clients=CLIENTS, rate=RATE) as production:
+            with producers(server, dsn, BY_FUNCTION, clients=CLIENTS, rate=RATE) as production:
                 before, _ = rate_during(dsn, partial(time.sleep, seconds))
                 during, took = rate_during(dsn, burst, count if name == LATER_BURST else 0)
             rates[name] = before, during, took, production.slowest * 1000

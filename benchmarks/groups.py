@@ -23,10 +23,9 @@ from multiprocessing.connection import Connection as Pipe
 
 import pgqpy
 from benchmarks._beside import processes
-from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, Connection, connect, database
-from benchmarks.bench import Bench
+from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, Connection, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 from benchmarks.readers import Starting
-from pgqpy.schema import schema_sql
 
 HANDLER = 0.001
 TICK_EVERY = 1_000
@@ -37,11 +36,10 @@ MANY_KEYS = f"{WORKERS} workers, asyncio, {AT_ONCE} keys at a time"
 PLAIN = "a plain consumer"
 
 DONE = """
-select bool_and(sub_last_tick = newest)
+select min(sub_last_tick) * %s >= (select max(tick_id) from pgq.tick)
   from pgq.subscription
   join pgq.consumer on co_id = sub_consumer
- cross join (select max(tick_id) as newest from pgq.tick) t
- where co_name like 'g#%'
+ where co_name like 'g#%%'
 """
 ORDER_TABLES = """
 create table last_number (key text primary key, number bigint not null);
@@ -154,7 +152,8 @@ def process(dsn: str, work: Work, workers: int, guests: int = 0) -> float:
             for pipe in pipes:
                 pipe.send(None)
             while not is_done(conn):
-                if guests and is_half_done(conn, guests):
+                # They come at equal distances.
+                if guests and is_done(conn, guests + 1):
                     guests -= 1
                     with processes(work, [(dsn,)]) as (_, [pipe]):
                         pipe.send(None)
@@ -163,17 +162,10 @@ def process(dsn: str, work: Work, workers: int, guests: int = 0) -> float:
             return time.perf_counter() - began
 
 
-def is_done(conn: Connection) -> bool:
-    return bool(conn.execute(DONE.encode()).fetchall()[0][0])
-
-
-def is_half_done(conn: Connection, left: int) -> bool:
-    """Whether it is time for the next guest, if ``left`` are left."""
-    query = (
-        "select min(sub_last_tick) * (%s + 1) >= (select max(tick_id) from pgq.tick)"
-        " from pgq.subscription join pgq.consumer on co_id = sub_consumer where co_name like 'g#%%'"
-    )
-    return bool(conn.execute(query, [left]).fetchall()[0][0])
+def is_done(conn: Connection, parts: int = 1) -> bool:
+    """Whether all partitions have got to the end, or to that of the first of several parts."""
+    [(done,)] = conn.execute(DONE, [parts])
+    return bool(done)
 
 
 def make_group(conn: Connection, partitions: int) -> None:
@@ -189,7 +181,6 @@ def fill(dsn: str, count: int) -> Counter[str]:
     weights = list(accumulate(1 / n for n in range(1, KEYS + 1)))
     counts: Counter[str] = Counter()
     with connect(dsn) as conn:
-        conn.execute(KEEPER)
         for _ in range(0, count, TICK_EVERY):
             events = []
             for key in rng.choices(names, cum_weights=weights, k=TICK_EVERY):
@@ -217,16 +208,14 @@ def read(dsn: str, partitions: int) -> float:
         else:
             conn.execute("select pgq.register_consumer_at('q', 'plain', 1)")
     worker = Nothing(dsn) if partitions else PlainNothing(dsn)
-    began = time.perf_counter()
-    worker.run(until_empty=True)
-    return time.perf_counter() - began
+    return timed(partial(worker.run, until_empty=True))
 
 
 def run(bench: Bench) -> None:
     count, rounds = bench.choose((20_000, 3), quick=(2_000, 1))
     in_order = bench.choose(1_000_000, quick=10_000)
     with bench.server() as server:
-        dsn = database(server, "sleeping", schema_sql(), CREATE_QUEUE)
+        dsn = pgqpy_database(server, CREATE_QUEUE, KEEPER)
         counts = fill(dsn, count)
         contest = bench.contest(
             "Events whose processing takes 1 ms",
@@ -244,7 +233,7 @@ def run(bench: Bench) -> None:
             partition = busiest_partition(conn, counts)
         key = max(counts.values()) / counts.total()
 
-        dsn = database(server, "ordered", schema_sql(), CREATE_QUEUE, ORDER_TABLES)
+        dsn = pgqpy_database(server, CREATE_QUEUE, KEEPER, ORDER_TABLES)
         bench.say(f"Filling in {in_order:,} events")
         counts = fill(dsn, in_order)
         seconds = process(dsn, partial(work, OrderChecker), WORKERS, guests=2)

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import psutil
 
-from benchmarks._beside import READS, WRITES, held_open
+from benchmarks._beside import READS, WRITES, held_open, pgqd, ticker
 from benchmarks._pgbench import producers
 from benchmarks._servers import (
     CREATE_QUEUE,
@@ -28,11 +28,9 @@ from benchmarks._servers import (
     connect,
     database,
     implementations,
-    pgqd,
-    ticker,
 )
 from benchmarks.bench import Bench
-from benchmarks.readers import Kind, Record, readers
+from benchmarks.readers import READER, Record, Work, poll, readers, watch
 from pgqpy.embedded import Server
 
 RATE = 1_000
@@ -99,11 +97,11 @@ def run(bench: Bench) -> None:
     before = bench.choose(min(2.0, minutes), quick=0.05)
     with bench.server(checkpoint_timeout="1min") as server:
         scripts = implementations(server)
-        ours = measure(server, "held", scripts[OURS], ticker, "watch", before, minutes)
+        ours = measure(server, scripts[OURS], ticker, watch, before, minutes)
         peer = None
         if PGQ_C in scripts and shutil.which("pgqd"):
             daemon = partial(pgqd, server)
-            peer = measure(server, "held_c", scripts[PGQ_C], daemon, "poll", before, minutes / 3)
+            peer = measure(server, scripts[PGQ_C], daemon, poll, before, minutes / 3)
 
     measured = {OURS: ours} | ({PGQ_C: peer} if peer else {})
     delays = bench.delays(
@@ -123,35 +121,28 @@ def run(bench: Bench) -> None:
         bench.table(f"Dead rows at the end, {name}", ("", "dead rows", "kB"), held.dead)
     first, last = ours.rates()
     bench.at_least("11a", "batches a second, at the end of before", last / first, 0.95)
-    bench.at_least(
-        "11b",
-        "delivery p50, before of at the end",
-        delays.ms(f"{OURS}, before", 50) / delays.ms(f"{OURS}, at the end", 50),
-        0.95,
-    )
-    bench.at_least(
-        "11c",
-        "delivery p99, before of at the end",
-        delays.ms(f"{OURS}, before", 99) / delays.ms(f"{OURS}, at the end", 99),
-        0.95,
-    )
+    for part, percent in (("11b", 50), ("11c", 99)):
+        before_them, at_the_end = (
+            delays.ms(f"{OURS}, {when}", percent) for when in ("before", "at the end")
+        )
+        what = f"delivery p{percent}, before of at the end"
+        bench.at_least(part, what, before_them / at_the_end, 0.95)
     most = max((dead for _, dead, _ in ours.dead), default=0)
     bench.at_most("11d", "dead rows in any relation of pgq", most, BOUND, "rows", note=WHY)
 
 
 def measure(
     server: Server,
-    name: str,
     script: str,
     daemon: Daemon,
-    kind: Kind,
+    work: Work,
     before: float,
     minutes: float,
 ) -> Held:
-    dsn = database(server, name, script, CREATE_QUEUE)
+    dsn = database(server, script, CREATE_QUEUE, READER)
     with (
         daemon(dsn),
-        readers(dsn, [("q", "reader")], kind=kind) as group,
+        readers(dsn, [("q", "reader")], work=work) as group,
         producers(server, dsn, PRODUCE, clients=2, rate=RATE),
     ):
         time.sleep(60 * before / 4)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import time
 
+from benchmarks._beside import ticker
 from benchmarks._meter import Meter, Party
-from benchmarks._servers import OURS, Connection, connect, database, implementations, ticker
+from benchmarks._servers import LSN, connect, pgqpy_database
 from benchmarks.bench import Bench
-from benchmarks.readers import readers
+from benchmarks.readers import readers, watch_together
 
 PROCESSES = 4
 CONSUMERS = ("one", "two")
 QUEUES = "select pgq.create_queue('q' || n) from generate_series(1, %d) n"
-WRITTEN = "select pg_current_wal_lsn() - '0/0'"
+REGISTER = """
+select pgq.register_consumer(queue_name, consumer)
+  from pgq.queue, unnest(array['one', 'two']) consumer
+"""
 # Until autovacuum has processed the rows that creating queues left behind.
 SETTLE = 180
 
@@ -27,10 +31,10 @@ def run(bench: Bench) -> None:
     seconds = 60 * bench.minutes(5)
     positions = [(f"q{n}", name) for n in range(1, queues + 1) for name in CONSUMERS]
     with bench.server(max_connections=1000) as server:
-        dsn = database(server, "idle", implementations(server)[OURS], QUEUES % queues)
+        dsn = pgqpy_database(server, QUEUES % queues, REGISTER)
         with (
             ticker(dsn) as daemon,
-            readers(dsn, positions, processes=PROCESSES) as group,
+            readers(dsn, positions, processes=PROCESSES, work=watch_together) as group,
             connect(dsn) as conn,
         ):
             conn.execute("vacuum analyze")
@@ -44,10 +48,11 @@ def run(bench: Bench) -> None:
             # One is due every five minutes; the first change of a page after it writes it whole.
             conn.execute("checkpoint")
             meter = Meter(conn, parties)
-            before = wal(conn)
+            [(before,)] = conn.execute(LSN)
             time.sleep(seconds)
             shares, ended = meter.shares()
-            written = (wal(conn) - before) / 1000 / (seconds / 60)
+            [(after,)] = conn.execute(LSN)
+    written = float(after - before) / 1000 / (seconds / 60)
     total = sum(share.both for share in shares.values()) + ended
     bench.table(
         "Processor time, % of one core",
@@ -61,9 +66,3 @@ def run(bench: Bench) -> None:
         "10a", f"{queues} queues, {len(positions)} consumers: all, of a core", 100 * total, 2, "%"
     )
     bench.at_most("10b", "written ahead, a minute", written, 100, "kB")
-
-
-def wal(conn: Connection) -> int:
-    """The bytes of write-ahead log written so far."""
-    [(written,)] = conn.execute(WRITTEN).fetchall()
-    return int(written)

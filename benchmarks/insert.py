@@ -7,6 +7,8 @@ would slow down single rounds. PgQ in PL/pgSQL is in the first round only.
 
 from __future__ import annotations
 
+from psycopg.conninfo import make_conninfo
+
 from benchmarks._pgbench import contestant
 from benchmarks._result import Contest
 from benchmarks._servers import (
@@ -17,7 +19,6 @@ from benchmarks._servers import (
     PLAIN_TABLE,
     database,
     implementations,
-    with_settings,
 )
 from benchmarks.bench import Bench
 
@@ -33,9 +34,9 @@ INTO_RELATION = f"insert into pgq_queue.q (ev_type, ev_data) values ('type', '{D
 def run(bench: Bench) -> None:
     transactions, rounds = bench.choose((32_000, 9), quick=(400, 1))
     with bench.server(autovacuum=False) as server:
-        databases = {PLAIN: database(server, "plain", PLAIN_TABLE)}
-        for number, (name, script) in enumerate(implementations(server).items()):
-            databases[name] = database(server, f"pgq_{number}", script, CREATE_QUEUE)
+        databases = {PLAIN: database(server, PLAIN_TABLE)}
+        for name, script in implementations(server).items():
+            databases[name] = database(server, script, CREATE_QUEUE)
         databases[RELATION] = databases[OURS]
         statements = {PLAIN: BY_HAND, RELATION: INTO_RELATION}
 
@@ -44,7 +45,7 @@ def run(bench: Bench) -> None:
             contestants = {
                 name: contestant(
                     server,
-                    with_settings(dsn, synchronous_commit=synchronous_commit),
+                    make_conninfo(dsn, options=f"-c synchronous_commit={synchronous_commit}"),
                     statements.get(name, BY_FUNCTION),
                     clients=clients,
                     transactions=transactions // share,

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from psycopg.conninfo import conninfo_to_dict
+
 from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
-    PGQ_C,
     PLAIN_TABLE,
     connect,
     database,
     implementations,
+    pgqpy_database,
 )
 from benchmarks.bench import Bench
 from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
@@ -31,11 +33,10 @@ from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
 from benchmarks.bulk import BY_HAND as MANY_BY_HAND
 from benchmarks.bulk import INTO_RELATION as MANY_INTO_RELATION
 from benchmarks.bulk import RELATION as BY_RELATION
-from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
+from benchmarks.capture import CAPTURE, INSERT_ONE, NONE, ROW_C, ways
 from benchmarks.insert import BY_FUNCTION, BY_HAND, INTO_RELATION, PLAIN, RELATION
 from benchmarks.task_push import BY_HAND as TASK_BY_HAND
-from benchmarks.task_push import PLAIN_TASKS
-from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
+from benchmarks.task_push import CREATE_TASKS, PAYLOAD, PLAIN_TASKS, PUSH
 from pgqpy.embedded import Server
 from pgqpy.embedded._programs import process_options, server_account
 
@@ -68,10 +69,13 @@ def copy_of(server: Server, directory: Path) -> Path:
 
 
 def session(
-    prefix: list[str], program: Path, data: Path, name: str, statement: str, times: int
+    prefix: list[str], program: Path, data: Path, dsn: str, statement: str, times: int
 ) -> str:
     """Execute the statement ``times`` times in a session; returns what the program says."""
-    lines = [f"prepare p as {statement.rstrip(';')}", *["execute p"] * times]
+    name = str(conninfo_to_dict(dsn)["dbname"])
+    # It reads a command a line.
+    one_line = " ".join(statement.split()).rstrip(";")
+    lines = [f"prepare p as {one_line}", *["execute p"] * times]
     done = subprocess.run(
         [*prefix, program, "--single", "-D", data, name],
         input="".join(f"{line}\n" for line in lines),
@@ -83,10 +87,10 @@ def session(
     return str(done.stderr)
 
 
-def instructions(program: Path, data: Path, name: str, statement: str, times: int) -> int:
+def instructions(program: Path, data: Path, dsn: str, statement: str, times: int) -> int:
     """The instructions of a session that executes the statement ``times`` times."""
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    said = session(valgrind, program, data, name, statement, times)
+    said = session(valgrind, program, data, dsn, statement, times)
     found = re.search(r"Collected : (\d+)", said)
     assert found is not None, said
     return int(found[1])
@@ -125,105 +129,92 @@ UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Statements to compare, and their databases, by the same names."""
+    """Statements to compare, with the DSNs of their databases."""
 
     title: str
-    statements: Mapping[str, str]
-    databases: Mapping[str, str]
-    often: tuple[int, int]
+    statements: Mapping[str, tuple[str, str]]
+    often: tuple[int, int] = (20, 220)
     items: int = 1
 
 
 def single_events(server: Server) -> Count:
-    scripts: dict[str, tuple[str, ...]] = {
-        name: (script,) for name, script in implementations(server).items()
+    dsns = {
+        name: database(server, script, CREATE_QUEUE)
+        for name, script in implementations(server).items()
     }
-    scripts[f"{OURS}, with SET search_path"] = (*scripts[OURS], PINNED)
-    databases = {PLAIN: "plain", "the same in PL/pgSQL": "static"}
-    database(server, "plain", PLAIN_TABLE)
-    database(server, "static", STATIC)
-    for number, (name, parts) in enumerate(scripts.items()):
-        databases[name] = f"queue_{number}"
-        database(server, databases[name], *parts, CREATE_QUEUE)
+    returning = INTO_RELATION.replace(";", " returning ev_id")
     statements = {
-        PLAIN: BY_HAND,
-        RELATION: INTO_RELATION,
-        f"{RELATION}, returning ev_id": INTO_RELATION.replace(";", " returning ev_id"),
-        **dict.fromkeys(databases, BY_FUNCTION),
+        PLAIN: (BY_HAND, database(server, PLAIN_TABLE)),
+        RELATION: (INTO_RELATION, dsns[OURS]),
+        f"{RELATION}, returning ev_id": (returning, dsns[OURS]),
+        "the same in PL/pgSQL": ("select insert_plain()", database(server, STATIC)),
     }
-    statements |= {PLAIN: BY_HAND, "the same in PL/pgSQL": "select insert_plain()"}
-    databases |= dict.fromkeys((name for name in statements if RELATION in name), databases[OURS])
-    return Count("one event in a transaction", statements, databases, (20, 220))
+    dsns[f"{OURS}, with SET search_path"] = pgqpy_database(server, PINNED, CREATE_QUEUE)
+    statements |= {name: (BY_FUNCTION, dsn) for name, dsn in dsns.items()}
+    return Count("one event in a transaction", statements)
 
 
 def many_events(server: Server) -> Count:
-    database(server, "many", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE, SOURCE)
+    dsn = pgqpy_database(server, CREATE_QUEUE, PLAIN_TABLE, SOURCE)
     statements = {
         INSERT: MANY_BY_HAND,
         BY_RELATION: MANY_INTO_RELATION,
-        ARRAYS: " ".join(FROM_ARRAYS.split()),
+        ARRAYS: FROM_ARRAYS,
         FUNCTION: MANY_BY_FUNCTION,
         "making the arrays": f"select cardinality(types), cardinality(data) from {AGGREGATED}",
     }
-    databases = dict.fromkeys(statements, "many")
-    return Count("one of many events", statements, databases, (1, 3), MANY)
+    of_database = {name: (statement, dsn) for name, statement in statements.items()}
+    return Count("one of many events", of_database, (1, 3), MANY)
 
 
 def captured_rows(server: Server) -> tuple[Count, Count]:
-    scripts = implementations(server)
-    ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
-    if PGQ_C in scripts:
-        ways[ROW_C] = [scripts[PGQ_C], CREATE_QUEUE, TABLE, BY_ROW]
-    databases = {name: f"capture_{number}" for number, name in enumerate(ways)}
-    for name, parts in ways.items():
-        database(server, databases[name], *parts, FLIGHTS)
-    inserts, updates = (dict.fromkeys(ways, statement) for statement in (INSERT_ONE, UPDATE_ONE))
+    dsns = {
+        name: database(server, *scripts, FLIGHTS)
+        for name, scripts in ways(server).items()
+        if name in (NONE, CAPTURE, ROW_C)
+    }
     return (
-        Count("an INSERT of one row", inserts, databases, (20, 220)),
-        Count("an UPDATE of one row", updates, databases, (20, 220)),
+        Count("an INSERT of one row", {name: (INSERT_ONE, dsn) for name, dsn in dsns.items()}),
+        Count("an UPDATE of one row", {name: (UPDATE_ONE, dsn) for name, dsn in dsns.items()}),
     )
 
 
 def looks_at_queues(server: Server) -> Count:
     """The ticker daemon's query over many queues, without the commit."""
     created = (f"select pgq.create_queue('q{number}')" for number in range(QUEUES))
-    database(server, "quiet", implementations(server)[OURS], *created, QUIET)
+    dsn = pgqpy_database(server, *created, QUIET)
+    knowing = "select ticks from quiet, pgq.ticker_round(false, 0, queues, seqs)"
     statements = {
-        "at all": "select ticks from pgq.ticker_round(false)",
-        "knowing the quiet": "select ticks from quiet, pgq.ticker_round(false, 0, queues, seqs)",
+        "at all": ("select ticks from pgq.ticker_round(false)", dsn),
+        "knowing the quiet": (knowing, dsn),
     }
-    databases = dict.fromkeys(statements, "quiet")
-    return Count("a look at one of many queues", statements, databases, (1, 11), QUEUES)
+    return Count("a look at one of many queues", statements, (1, 11), QUEUES)
 
 
 def pushes(server: Server) -> Count:
-    script = implementations(server)[OURS]
-    restrict = (
-        "select pgq_task.create_queue('another')",
-        "select pgq_task.restrict_queue('another')",
+    def dsn(*scripts: str) -> str:
+        return pgqpy_database(server, PLAIN_TASKS, CREATE_TASKS, *scripts)
+
+    restricted = dsn(
+        "select pgq_task.create_queue('another')", "select pgq_task.restrict_queue('another')"
     )
+    prior = f"select pgq_task.push('q', '{PAYLOAD}', priority => 1)"
     statements = {
-        PLAIN: TASK_BY_HAND,
-        "push": PUSH,
-        "push with a priority": f"select pgq_task.push('q', '{PAYLOAD}', priority => 1)",
-        "push, while a queue is restricted": PUSH,
+        PLAIN: (TASK_BY_HAND, dsn()),
+        "push": (PUSH, dsn()),
+        "push with a priority": (prior, dsn()),
+        "push, while a queue is restricted": (PUSH, restricted),
     }
-    databases = {name: f"push_{number}" for number, name in enumerate(statements)}
-    for name, found in databases.items():
-        more = restrict if "restricted" in name else ()
-        database(server, found, script, PLAIN_TASKS, CREATE_TASKS, *more)
-    statements = {name: " ".join(text.split()) for name, text in statements.items()}
-    return Count("a push", statements, databases, (20, 220))
+    return Count("a push", statements)
 
 
 def tasks(server: Server) -> Count:
-    script = implementations(server)[OURS]
-    statements = {"claim, finish": TWO_CALLS, "finish_and_claim": ONE_CALL}
-    databases = {name: f"task_{number}" for number, name in enumerate(statements)}
-    for name in databases.values():
-        database(server, name, script, *TASKS.split(";"))
-    statements = {name: " ".join(text.split()) for name, text in statements.items()}
-    return Count("a task", statements, databases, (20, 220))
+    scripts = TASKS.split(";")
+    statements = {
+        "claim, finish": (TWO_CALLS, pgqpy_database(server, *scripts)),
+        "finish_and_claim": (ONE_CALL, pgqpy_database(server, *scripts)),
+    }
+    return Count("a task", statements)
 
 
 def run(bench: Bench) -> None:
@@ -234,19 +225,16 @@ def run(bench: Bench) -> None:
         if server_account() is not None:
             Path(directory).chmod(0o777)
         counts = [single_events(server), *captured_rows(server), pushes(server), tasks(server)]
-        counts += bench.choose([many_events(server), looks_at_queues(server)], quick=[])
+        counts += [each(server) for each in bench.choose((many_events, looks_at_queues), quick=())]
         program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
         for count in counts:
             often = bench.choose(count.often, quick=(20, 40))
             found: dict[str, float] = {}
-            for name, statement in count.statements.items():
+            for name, (statement, dsn) in count.statements.items():
                 # The first session recovers the copied data. The first pushes find that no worker
                 # waits: a copy does not know.
-                session([], program, data, count.databases[name], statement, 3)
-                few, many = (
-                    instructions(program, data, count.databases[name], statement, times)
-                    for times in often
-                )
+                session([], program, data, dsn, statement, 3)
+                few, many = (instructions(program, data, dsn, statement, each) for each in often)
                 found[name] = (many - few) / (often[1] - often[0]) / count.items
                 bench.say(f"{count.title}, {name}: {found[name]:,.0f}")
             floor = next(iter(found))

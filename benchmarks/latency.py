@@ -8,56 +8,40 @@ First 1,000 events a second, each a transaction; then one event a minute in seve
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
-from benchmarks._beside import processes, thread
+from benchmarks._beside import processes, thread, ticker
 from benchmarks._meter import Meter, Party
 from benchmarks._program import Handled, Program, python_program
-from benchmarks._servers import connect, database, ticker
+from benchmarks._servers import connect, database
 from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
 PGQPY = python_program("pgqpy")
 TICKING = replace(PGQPY, environment={"TICKING": "1"})
 
+NEXT = "select batch_id, cur_tick_id from pgq.next_batch_info('q', 'afterwards')"
 TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The transactions that a tick sees."""
-
-    tick_id: int
-    xmax: int
-    running: frozenset[int]
-
-    @classmethod
-    def parse(cls, tick_id: int, text: str) -> Snapshot:
-        _, xmax, *running = (int(number) for number in re.findall(r"\d+", text))
-        return cls(tick_id, xmax, frozenset(running))
-
-    def sees(self, txid: int) -> bool:
-        return txid < self.xmax and txid not in self.running
 
 
 def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
     """The time each event was sent, and the first tick that shows it."""
     with connect(dsn) as conn:
-        rows = conn.execute("select tick_id, tick_snapshot::text from pgq.tick order by tick_id")
-        ticks = [Snapshot.parse(*row) for row in rows]
-        for data, txid in conn.execute("select ev_data, ev_txid from pgq.event_template"):
-            place = bisect_left(ticks, True, key=lambda tick: tick.sees(txid))
-            if place < len(ticks):
-                yield float(data), ticks[place].tick_id
+        conn.execute("select pgq.register_consumer_at('q', 'afterwards', 1)")
+        while True:
+            [(batch, tick)] = conn.execute(NEXT).fetchall()
+            if batch is None:
+                return
+            for (data,) in conn.execute("select ev_data from pgq.get_batch_events(%s)", [batch]):
+                yield float(data), tick
+            conn.execute("select pgq.finish_batch(%s)", [batch])
 
 
 def listen(pipe: Pipe, dsn: str) -> None:
@@ -76,7 +60,7 @@ def listen(pipe: Pipe, dsn: str) -> None:
 
 
 def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
-    dsn = database(server, "busy")
+    dsn = database(server)
     PGQPY.install(dsn)
     seconds = count / rate
     with (
@@ -89,7 +73,7 @@ def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
         meter = Meter(conn, {"ticker": Party([daemon], ("pgqpy ticker",))})
         took = PGQPY.send(dsn, count, rate)
         shares, _ = meter.shares()
-        handled = work.result()
+        handled = work()
         pipe.send(None)
         heard: dict[int, float] = pipe.recv()
     assert len(handled.handled) == count, f"{len(handled.handled):,} events have arrived"
@@ -108,14 +92,14 @@ def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
 
 
 def idle(bench: Bench, server: Server, databases: int, pause: float, events: int) -> None:
-    dsns = [database(server, f"idle_{number}") for number in range(databases)]
+    dsns = [database(server) for _ in range(databases)]
 
     def first_events(dsn: str) -> Handled:
         """Run a producer with an open connection; its first event is only a warm-up."""
         with PGQPY.work(dsn, events + 1, events * pause + 60) as work:
             time.sleep(1)
             PGQPY.send(dsn, events + 1, 1 / pause)
-            return work.result()
+            return work()
 
     with ExitStack() as stack, ThreadPoolExecutor(databases) as threads:
         waiting = []
@@ -137,7 +121,7 @@ def idle(bench: Bench, server: Server, databases: int, pause: float, events: int
     )
 
 
-def once_a_second(dsn: str, statement: str) -> AbstractContextManager[None]:
+def once_a_second(statement: str, dsn: str) -> AbstractContextManager[None]:
     """Execute it as pg_cron would."""
 
     def work(done: threading.Event) -> None:
@@ -153,22 +137,18 @@ def ways(bench: Bench, server: Server, rate: int, count: int) -> None:
     contestants: dict[str, tuple[Program, Callable[[str], AbstractContextManager[object]]]] = {
         "pgqpy ticker": (PGQPY, ticker),
         'run(ticker="auto")': (TICKING, nullcontext),
-        "pgq.ticker_round() once a second": (
-            PGQPY,
-            partial(once_a_second, statement="select pgq.ticker_round()"),
-        ),
-        "pgq.ticker() once a second": (
-            PGQPY,
-            partial(once_a_second, statement="select pgq.ticker()"),
-        ),
+        **{
+            f"pgq.{call} once a second": (PGQPY, partial(once_a_second, f"select pgq.{call}"))
+            for call in ("ticker_round()", "ticker()")
+        },
     }
-    for number, (way, (program, ticks)) in enumerate(contestants.items()):
-        dsn = database(server, f"way_{number}")
+    for way, (program, ticks) in contestants.items():
+        dsn = database(server)
         PGQPY.install(dsn)
         with ticks(dsn), program.work(dsn, count, count / rate + 30) as at_work:
             time.sleep(1)
             PGQPY.send(dsn, count, rate)
-            delays[way] = at_work.result().delays
+            delays[way] = at_work().delays
             assert len(delays[way]) == count, f"{way}: {len(delays[way]):,} events have arrived"
     bench.delays(f"{rate} events a second, by the ticker, {TO_EVENT}", delays)
 

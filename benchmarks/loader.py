@@ -7,11 +7,10 @@ The tables must be equal at the end. One server has both databases.
 
 from __future__ import annotations
 
-from time import perf_counter
+from functools import partial
 
-from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, connect, database
-from benchmarks.bench import Bench
-from pgqpy.schema import schema_sql
+from benchmarks._servers import CREATE_QUEUE, KEEPER, TICK, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 from pgqpy_consumers.settings import build
 from pgqpy_consumers.table_loader import TableLoader
 
@@ -72,9 +71,7 @@ def load(source: str, target: str) -> float:
     loader = TableLoader.from_config(
         build(TableLoader.Config, {"dsn": source, "queue": "q", "target_dsn": target})
     )
-    began = perf_counter()
-    loader.run(until_empty=True)
-    seconds = perf_counter() - began
+    seconds = timed(partial(loader.run, until_empty=True))
     with connect(source) as conn, connect(target) as remote:
         assert conn.execute(CHECKSUM).fetchone() == remote.execute(CHECKSUM).fetchone()
     return seconds
@@ -83,16 +80,15 @@ def load(source: str, target: str) -> float:
 def run(bench: Bench) -> None:
     changes, rounds = bench.choose((500_000, 5), quick=(20_000, 1))
     with bench.server(autovacuum=False) as server:
-        schema = schema_sql()
         rows = INSERT.format(first=1, last=ROWS)
-        source = database(server, "source", schema, CREATE_QUEUE, KEEPER, TABLE, rows, CAPTURE)
+        source = pgqpy_database(server, CREATE_QUEUE, KEEPER, TABLE, rows, CAPTURE)
         keep = "create table before as table flight"
-        target = database(server, "target", schema, TABLE, rows, keep)
+        target = pgqpy_database(server, TABLE, rows, keep)
         bench.say("Making the changes")
         change(source, changes)
         contest = bench.contest(
             "Captured changes into a table of another database",
-            {LOADER: lambda: load(source, target)},
+            {LOADER: partial(load, source, target)},
             rounds=rounds,
             items=changes,
             unit="changes",

@@ -6,8 +6,10 @@ an id, which keeps VACUUM from removing anything. Maintenance runs after each te
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from time import perf_counter
 
+from benchmarks._beside import WRITES, held_open
 from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
@@ -32,12 +34,8 @@ select coalesce(sum(n_dead_tup), 0), coalesce(sum(pg_total_relation_size(relid))
 class Queue:
     """A queue of one implementation."""
 
-    def __init__(self, server: Server, name: str, script: str) -> None:
-        self.dsn = database(server, name, script, CREATE_QUEUE, REGISTER)
-        # Nothing younger than this transaction's id can be cleaned up.
-        self.holder = connect(self.dsn)
-        self.holder.execute("begin")
-        self.holder.execute("select txid_current()")
+    def __init__(self, server: Server, script: str) -> None:
+        self.dsn = database(server, script, CREATE_QUEUE, REGISTER)
         self.rates: list[float] = []
 
     def cycles(self, count: int) -> None:
@@ -79,17 +77,15 @@ def run(bench: Bench) -> None:
     cycles = bench.choose(10_000, quick=200)
     with bench.server(autovacuum=False) as server:
         scripts = implementations(server)
-        queues = {
-            name: Queue(server, f"churn_{number}", scripts[name])
-            for number, name in enumerate((OURS, PGQ_C))
-            if name in scripts
-        }
-        for _ in range(TENTHS):
+        queues = {name: Queue(server, scripts[name]) for name in (OURS, PGQ_C) if name in scripts}
+        # Nothing younger than these transactions' ids can be cleaned up.
+        with ExitStack() as stack:
             for queue in queues.values():
-                queue.cycles(cycles // TENTHS)
-        rows = [(name, *queue.dead_rows(), *ends(queue)) for name, queue in queues.items()]
-        for queue in queues.values():
-            queue.holder.close()
+                stack.enter_context(held_open(queue.dsn, WRITES))
+            for _ in range(TENTHS):
+                for queue in queues.values():
+                    queue.cycles(cycles // TENTHS)
+            rows = [(name, *queue.dead_rows(), *ends(queue)) for name, queue in queues.items()]
     bench.table(
         f"{cycles:,} batches under an open transaction",
         ("", "dead rows", "small tables, kB", "batches/s at first", "at last", "at last, of first"),
@@ -98,7 +94,7 @@ def run(bench: Bench) -> None:
     bench.series(
         "Batches a second",
         y="batches a second",
-        lines={name: list(enumerate(queue.rates, start=1)) for name, queue in queues.items()},
+        lines={name: enumerate(queue.rates, 1) for name, queue in queues.items()},
     )
     first, last, _ = ends(queues[OURS])
     bench.at_least("11e", f"{cycles:,} batches at once: last tenth of first", last / first, 0.95)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-from benchmarks._beside import thread
+from benchmarks._beside import thread, ticker
 from benchmarks._meter import Meter, Party
 from benchmarks._pgbench import producers
-from benchmarks._servers import OURS, connect, database, implementations, ticker
-from benchmarks.bench import Bench
-from benchmarks.readers import readers
+from benchmarks._servers import connect, pgqpy_database
+from benchmarks.bench import Bench, timed
+from benchmarks.readers import readers, watch_together
 
 PROCESSES = 4
 """The processes of the busy queues' consumers."""
@@ -45,7 +45,7 @@ select pgq.insert_event('q' || :n, 'type', '{"id": 1, "origin": "EWR", "dest": "
 FIRST = "select pgq.insert_event('{}', 'type', 'data')"
 FIRST_IN_RELATION = "insert into pgq_queue.{} (ev_type, ev_data) values ('type', 'data')"
 COME_AND_GO = ("select pgq.create_queue('passing')", "select pgq.drop_queue('passing')")
-COMPUTE = ("select count(*) from generate_series(1, 60000) n where mod(hashint4(n), 3) = 5",)
+COMPUTE = "select count(*) from generate_series(1, 60000) n where mod(hashint4(n), 3) = 5"
 
 
 def run(bench: Bench) -> None:
@@ -57,12 +57,12 @@ def run(bench: Bench) -> None:
     positions = [(f"q{number}", "reader") for number in range(1, busy + 1)]
 
     with bench.server(max_connections=1000) as server:
-        dsn = database(server, "many_queues", implementations(server)[OURS])
+        dsn = pgqpy_database(server)
         with connect(dsn) as conn:
             conn.execute((QUEUES % queues).encode())
         with (
             ticker(dsn) as daemon,
-            readers(dsn, positions, processes=PROCESSES) as group,
+            readers(dsn, positions, processes=PROCESSES, work=watch_together) as group,
             connect(dsn) as conn,
         ):
             with producers(server, dsn, produce, clients=4, rate=RATE * busy) as alone:
@@ -78,7 +78,7 @@ def run(bench: Bench) -> None:
                 shares, ended = meter.shares()
                 first_busy = first_inserts(dsn, others)
             with (
-                over_and_over(dsn, COME_AND_GO) as pairs,
+                over_and_over(dsn, *COME_AND_GO) as pairs,
                 producers(server, dsn, produce, clients=4, rate=RATE * busy) as beside,
             ):
                 time.sleep(seconds)
@@ -90,7 +90,7 @@ def run(bench: Bench) -> None:
             first = first_inserts(dsn, others)
             first_in_relation = first_inserts(dsn, others, FIRST_IN_RELATION)
 
-    ages = [age for record in group.records for age in record.ages_between(began, until)]
+    ages = group.ages_between(began, until)
     batches = sum(record.batches_between(began, until) for record in group.records)
     delivery = bench.delays(f"Delivery, {busy} busy queues", {"to the consumer's method": ages})
     bench.delays(
@@ -144,24 +144,19 @@ def first_inserts(dsn: str, queues: range, statement: str = FIRST) -> list[float
     took = []
     for number in queues:
         with connect(dsn) as conn:
-            began = time.monotonic()
-            conn.execute(statement.format(f"q{number}").encode())
-            took.append(time.monotonic() - began)
+            took.append(timed(conn.execute, statement.format(f"q{number}").encode()))
     return took
 
 
 @contextmanager
-def over_and_over(dsn: str, statements: Sequence[str]) -> Iterator[list[float]]:
+def over_and_over(dsn: str, *statements: str) -> Iterator[list[float]]:
     """Execute the statements over and over; gives the seconds of each round."""
     took: list[float] = []
 
     def work(done: threading.Event) -> None:
         with connect(dsn) as conn:
             while not done.is_set():
-                began = time.monotonic()
-                for statement in statements:
-                    conn.execute(statement.encode())
-                took.append(time.monotonic() - began)
+                took.append(sum(timed(conn.execute, each.encode()) for each in statements))
 
     with thread(work):
         yield took

@@ -9,13 +9,20 @@ both databases; autovacuum is off.
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
-from time import perf_counter
+from functools import partial
 
-from benchmarks._servers import CREATE_QUEUE, FLIGHTS, PLAIN_TABLE, connect, database, fill
-from benchmarks.bench import Bench
-from pgqpy.schema import schema_sql
-from pgqpy_consumers._event_copy import COLUMNS
+from benchmarks._servers import (
+    CREATE_QUEUE,
+    FLIGHTS,
+    KEEPER,
+    PLAIN_TABLE,
+    connect,
+    fill,
+    pgqpy_database,
+)
+from benchmarks.bench import Bench, timed
+from pgqpy.embedded import Server
+from pgqpy_consumers import _event_copy
 from pgqpy_consumers.queue_mover import QueueMover
 
 TICK_EVERY = 10_000
@@ -24,18 +31,19 @@ BY_HAND, MOVER = "COPY out | COPY in", "pgqpy, queue_mover"
 REWIND = "select pgq.register_consumer_at('q', 'queue_mover', 1)"
 FORGET = "select pgq_ext.forget_consumer('queue_mover', 'q')"
 
-COPY_OUT = (
-    f"copy (select {', '.join(COLUMNS)} from pgq.event order by ev_id) to stdout (format binary)"
-)
-COPY_IN = f"copy plain ({', '.join(COLUMNS)}) from stdin (format binary)"
+COLUMNS = ", ".join(_event_copy.COLUMNS)
+EVENTS = f"select {COLUMNS} from pgq.event order by ev_id"
+COUNT = "select count(*) from pgq.event"
 
 
-def by_hand(psql: Path, source: str, target: str) -> float:
-    began = perf_counter()
-    with subprocess.Popen([psql, source, "-qXc", COPY_OUT], stdout=subprocess.PIPE) as out:
-        subprocess.run([psql, target, "-qXc", COPY_IN], stdin=out.stdout, check=True)
+def by_hand(server: Server, source: str, target: str, columns: str, events: str) -> None:
+    """Copy into the plain table of another database, by psql."""
+    psql = (str(server.bin_dir / "psql"), "-qXc")
+    copy_out = f"copy ({events}) to stdout (format binary)"
+    copy_in = f"copy plain ({columns}) from stdin (format binary)"
+    with subprocess.Popen([*psql, copy_out, source], stdout=subprocess.PIPE) as out:
+        subprocess.run([*psql, copy_in, target], stdin=out.stdout, check=True)
     assert out.returncode == 0
-    return perf_counter() - began
 
 
 def move(source: str, target: str, count: int) -> float:
@@ -43,34 +51,28 @@ def move(source: str, target: str, count: int) -> float:
         conn.execute("select pgq.unregister_consumer('q', 'queue_mover')")
         conn.execute(REWIND)
         remote.execute(FORGET)
-        before = remote.execute("select count(*) from pgq.event").fetchone()
+        [(before,)] = remote.execute(COUNT)
     mover = QueueMover(source, target_dsn=target, queue="q", consumer="queue_mover")
     mover.target_queue = "q"
-    began = perf_counter()
-    mover.run(until_empty=True)
-    seconds = perf_counter() - began
+    seconds = timed(partial(mover.run, until_empty=True))
     with connect(target) as remote:
-        after = remote.execute("select count(*) from pgq.event").fetchone()
-    assert before is not None
-    assert after is not None
-    assert after[0] - before[0] == count
+        [(after,)] = remote.execute(COUNT)
+    assert after - before == count
     return seconds
 
 
 def run(bench: Bench) -> None:
     count, rounds = bench.choose((1_000_000, 5), quick=(20_000, 1))
     with bench.server(autovacuum=False) as server:
-        schema = schema_sql()
-        source = database(server, "source", schema, CREATE_QUEUE)
-        target = database(server, "target", schema, CREATE_QUEUE, PLAIN_TABLE)
+        source = pgqpy_database(server, CREATE_QUEUE, KEEPER)
+        target = pgqpy_database(server, CREATE_QUEUE, PLAIN_TABLE)
         with connect(source) as conn:
             fill(conn, [FLIGHTS % TICK_EVERY] * (count // TICK_EVERY))
-        psql = server.bin_dir / "psql"
         contest = bench.contest(
             "From one database to another",
             {
-                BY_HAND: lambda: by_hand(psql, source, target),
-                MOVER: lambda: move(source, target, count),
+                BY_HAND: partial(timed, by_hand, server, source, target, COLUMNS, EVENTS),
+                MOVER: partial(move, source, target, count),
             },
             rounds=rounds,
             items=count,

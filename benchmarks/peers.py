@@ -14,8 +14,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,8 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks._beside import PYTHON, daemon, pgqd, ticker
 from benchmarks._program import (
+    DEBIAN_PYTHON,
     Program,
+    Work,
     install_node,
     node_architecture,
     node_program,
@@ -32,32 +33,12 @@ from benchmarks._program import (
     python_program,
 )
 from benchmarks._result import Cell
-from benchmarks._servers import PGQ_C, connect, database, implementations, pgqd, ticker
+from benchmarks._servers import PGQ_C, connect, database, implementations
 from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
-DEBIAN_PYTHON = "/usr/bin/python3"
-
 Daemon = Callable[[Server, str], AbstractContextManager[object]]
 """Starts the processes that must run beside a worker, for a server and a database in it."""
-
-
-def no_daemon(server: Server, dsn: str) -> AbstractContextManager[object]:
-    return nullcontext()
-
-
-def our_ticker(server: Server, dsn: str) -> AbstractContextManager[object]:
-    return ticker(dsn)
-
-
-@contextmanager
-def pgque_ticker(server: Server, dsn: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "benchmarks.programs.pgque", "tick", dsn]
-    with subprocess.Popen(command) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +52,7 @@ class Peer:
     """The number of items to handle at a time: enough for a second or more."""
     sql: Path | None = None
     """A file to be installed first."""
-    daemon: Daemon = no_daemon
+    daemon: Daemon = lambda *_: nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +64,30 @@ class Place:
     dsn: str
 
     @classmethod
-    def make(cls, peer: Peer, server: Server, purpose: str, number: int) -> Place:
-        scripts = [peer.sql.read_text()] if peer.sql else []
-        dsn = database(server, f"{purpose}_{number}", *scripts)
+    def make(cls, peer: Peer, server: Server) -> Place:
+        dsn = database(server, *([peer.sql.read_text()] if peer.sql else []))
         peer.program.install(dsn)
         return cls(peer, server, dsn)
 
-    def handle(self, items: int, at_most: float) -> float:
-        """Handle ``items`` items, sent before the worker starts; returns items a second."""
-        self.peer.program.bulk(self.dsn, items)
+    @contextmanager
+    def work(self, items: int, at_most: float) -> Iterator[Work]:
+        """Run a worker, and the peer's daemon beside it."""
         with (
             self.peer.daemon(self.server, self.dsn),
             self.peer.program.work(self.dsn, items, at_most) as work,
         ):
-            return work.result().rate
+            yield work
+
+    def handle(self, items: int, at_most: float) -> float:
+        """Handle ``items`` items, sent before the worker starts; returns items a second."""
+        self.peer.program.bulk(self.dsn, items)
+        with self.work(items, at_most) as work:
+            return work().rate
 
 
 def run(bench: Bench) -> None:
     with bench.server() as server:
-        peers = list(available(bench, server))
+        peers = available(bench, server)
         sending(bench, server, peers)
         handling(bench, server, peers)
         delivery(bench, server, peers)
@@ -109,7 +95,7 @@ def run(bench: Bench) -> None:
 
 
 def sending(bench: Bench, server: Server, peers: list[Peer]) -> None:
-    places = [Place.make(peer, server, "send", number) for number, peer in enumerate(peers)]
+    places = [Place.make(peer, server) for peer in peers]
     count, rounds = bench.choose((2_000, 3), quick=(20, 1))
     bench.contest(
         "Sent one by one over one connection",
@@ -136,7 +122,7 @@ def handling(bench: Bench, server: Server, peers: list[Peer]) -> None:
         return items / place.handle(place.peer.items // share, at_most)
 
     items = 10_000
-    places = [Place.make(peer, server, "handle", number) for number, peer in enumerate(peers)]
+    places = [Place.make(peer, server) for peer in peers]
     bench.contest(
         "Handled by one worker",
         {p.peer.name: partial(contestant, p) for p in places},
@@ -149,16 +135,13 @@ def handling(bench: Bench, server: Server, peers: list[Peer]) -> None:
 def delivery(bench: Bench, server: Server, peers: list[Peer]) -> None:
     rate, count, patience = bench.choose((200, 2_000, 20), quick=(50, 50, 15))
     delays = {}
-    for number, peer in enumerate(peers):
+    for peer in peers:
         bench.say(f"Delivery by {peer.name}")
-        place = Place.make(peer, server, "deliver", number)
-        with (
-            peer.daemon(server, place.dsn),
-            peer.program.work(place.dsn, count, count / rate + patience) as work,
-        ):
+        place = Place.make(peer, server)
+        with place.work(count, count / rate + patience) as work:
             time.sleep(2)
             peer.program.send(place.dsn, count, rate)
-            handled = work.result()
+            handled = work()
         if len(handled.handled) < count:
             bench.say(f"{peer.name} has handled {len(handled.handled):,} of {count:,}")
         delays[peer.name] = handled.delays
@@ -170,9 +153,9 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
     rounds, seconds, share, at_most = bench.choose((8, 20, 2, 15), quick=(2, 20, 100, 15))
     lines = {}
     rows: list[list[Cell]] = []
-    for number, peer in enumerate(peers):
+    for peer in peers:
         bench.say(f"{peer.name} under an open transaction")
-        place = Place.make(peer, server, "hold", number)
+        place = Place.make(peer, server)
         items = peer.items // share
         before = max(place.handle(items, at_most) for _ in range(2))
         rates: list[float] = []
@@ -193,15 +176,16 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
     bench.series(title, y="rate, x before", lines=lines)
 
 
-def available(bench: Bench, server: Server) -> Iterator[Peer]:
+def available(bench: Bench, server: Server) -> list[Peer]:
     """pgqpy, and the peers available on this machine; reports the missing ones."""
+    versions = bench.result.versions
     peers = [
         Peer(
             "pgqpy",
             python_program("pgqpy"),
             "as it comes, pgqpy ticker beside it",
             200_000,
-            daemon=our_ticker,
+            daemon=lambda server, dsn: ticker(dsn),
         )
     ]
     if PGQ_C in implementations(server) and shutil.which("pgqd"):
@@ -215,7 +199,7 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
         ("pgqueuer", "asyncpg, batch_size=25, its settings for autovacuum", 20_000),
     ):
         if importlib.util.find_spec(package):
-            bench.uses(package, importlib.metadata.version(package))
+            versions[package] = importlib.metadata.version(package)
             peers.append(Peer(package, python_program(package), settings, items))
         else:
             bench.say(f'Left out: {package}; pip install "pgqpy[bench]"')
@@ -228,18 +212,17 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
             ),
             ("pg-boss", "useListenNotify, batchSize 100, burstWhenBatchFull", 20_000),
         ):
-            program = node_program(package.replace("-", "_"))
-            bench.uses(package, node_version(package))
-            peers.append(Peer(package, program, settings, items))
-        bench.uses("Node", node_version(f"node-linux-{node_architecture()}"))
+            versions[package] = node_version(package)
+            peers.append(Peer(package, node_program(package), settings, items))
+        versions["Node"] = node_version(f"node-linux-{node_architecture()}")
     else:
         bench.say("Left out: graphile-worker and pg-boss, which need npm")
-    sql = bench.options.peer_sql or {}
+    sql = bench.options.peer_sql
     for name, file in sql.items():
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        bench.uses(name, f"{file.name}, sha256 {digest[:12]}")
+        versions[name] = f"{file.name}, sha256 {digest[:12]}"
     if "PgQue" in sql:
-        bench.uses("pgque-py", importlib.metadata.version("pgque-py"))
+        versions["pgque-py"] = importlib.metadata.version("pgque-py")
         peers.append(
             Peer(
                 "PgQue",
@@ -247,12 +230,11 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
                 "pgque-py as it comes, pgque.ticker_loop() every second",
                 50_000,
                 sql["PgQue"],
-                pgque_ticker,
+                lambda server, dsn: daemon(*PYTHON, "benchmarks.programs.pgque", "tick", dsn),
             )
         )
     if "pgmq" in sql:
         settings = "read_with_poll of 100, 100 ms; delete"
         peers.append(Peer("pgmq", python_program("pgmq"), settings, 20_000, sql["pgmq"]))
-    for peer in peers:
-        bench.result.settings[peer.name] = peer.settings
-        yield peer
+    bench.result.settings |= {peer.name: peer.settings for peer in peers}
+    return peers

@@ -1,4 +1,4 @@
-"""Consumers in processes of their own, which note the arrival and the age of events."""
+"""Programs in processes of their own, which note the arrival and the age of what they handle."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import signal
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from multiprocessing.connection import Connection as Pipe
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import psutil
 
@@ -24,9 +23,7 @@ from benchmarks._servers import connect
 Position: TypeAlias = tuple[str, str]
 """A queue and a consumer of it."""
 
-Kind: TypeAlias = Literal["watch", "tally", "poll"]
-"""The kind of a reader with its own process: `Watch`, `Tally`, or `poll` for any PgQ."""
-
+READER = "select pgq.register_consumer('q', 'reader')"
 PAUSE = 0.1
 """Seconds between two polls."""
 
@@ -35,6 +32,8 @@ PAUSE = 0.1
 class Record:
     """The deliveries. All times are in seconds since 1970, which servers use too."""
 
+    total: Any
+    """The number of events of all processes, shared by them."""
     arrived: array[float] = field(default_factory=lambda: array("d"))
     ages: array[float] = field(default_factory=lambda: array("d"))
     """By event: the age since the start of the transaction that inserted it."""
@@ -42,14 +41,15 @@ class Record:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     """By batch: the time of its commit, and its number of events."""
 
-    def take(self, inserted: datetime) -> None:
+    def take(self, since: float) -> None:
         now = time.time()
         self.arrived.append(now)
-        self.ages.append(now - inserted.timestamp())
+        self.ages.append(now - since)
 
     def finish(self, events: int) -> None:
         self.finished.append(time.time())
         self.sizes.append(events)
+        self.total.value += events
 
     def ages_between(self, begin: float, end: float) -> list[float]:
         """The ages of the events that were inserted in this time."""
@@ -67,20 +67,22 @@ class Record:
         )
 
 
+Work: TypeAlias = Callable[[str, Sequence[Position], Record], None]
+"""Handles what there is in a database for positions, until SIGTERM."""
+
+
 class Watch(pgqpy.Consumer):
     """Notes each event."""
 
-    def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
+    def __init__(self, dsn: str, position: Position, record: Record) -> None:
         super().__init__(dsn, queue=position[0], consumer=position[1])
         self.record = record
-        self.total = total
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
-        self.record.take(event.time)
+        self.record.take(event.time.timestamp())
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
         self.record.finish(stats.events)
-        self.total.value += stats.events
 
 
 class Tally(Watch):
@@ -93,17 +95,15 @@ class Tally(Watch):
 class AsyncWatch(pgqpy.AsyncConsumer):
     """Notes each event, and shares its process with others."""
 
-    def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
+    def __init__(self, dsn: str, position: Position, record: Record) -> None:
         super().__init__(dsn, queue=position[0], consumer=position[1])
         self.record = record
-        self.total = total
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
-        self.record.take(event.time)
+        self.record.take(event.time.timestamp())
 
     async def on_batch(self, stats: pgqpy.BatchStats) -> None:
         self.record.finish(stats.events)
-        self.total.value += stats.events
 
 
 class Starting(pgqpy.Consumer):
@@ -122,7 +122,7 @@ class Starting(pgqpy.Consumer):
 
 @dataclass(slots=True)
 class Readers:
-    """Running consumers."""
+    """Running programs."""
 
     processes: list[psutil.Process]
     pipes: list[Pipe]
@@ -135,52 +135,46 @@ class Readers:
         """The number of processed events."""
         return int(self.total.value)
 
+    def ages_between(self, begin: float, end: float) -> list[float]:
+        """The ages of the events that were inserted in this time."""
+        return [age for record in self.records for age in record.ages_between(begin, end)]
+
     def stop(self) -> None:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         self.records = [pipe.recv() for pipe in self.pipes]
 
 
-@contextmanager
-def readers(
-    dsn: str, positions: Sequence[Position], *, processes: int = 1, kind: Kind = "watch"
-) -> Iterator[Readers]:
-    """Run consumers, spread over ``processes`` processes; they are at work when the block begins.
-
-    One with its own process is a `pgqpy.Consumer`, others are `pgqpy.AsyncConsumer`.
-    They stop at the end of the block, if not before.
-    """
-    total = SPAWN.Value("q", 0)
-    calls = [(dsn, positions[number::processes], kind, total) for number in range(processes)]
-    with _beside.processes(_run, calls) as (pids, pipes):
-        group = Readers([psutil.Process(pid) for pid in pids], pipes, total)
-        yield group
-        if not group.records:
-            group.stop()
+def watch(dsn: str, positions: Sequence[Position], record: Record) -> None:
+    """Run a `pgqpy.Consumer`."""
+    Watch(dsn, positions[0], record).run()
 
 
-def _run(pipe: Pipe, dsn: str, positions: Sequence[Position], kind: Kind, total: Any) -> None:
-    """Consume until SIGTERM, then send the record."""
-    record = Record()
-    if len(positions) > 1:
-        asyncio.run(_run_together(dsn, positions, record, pipe, total))
-    elif kind == "poll":
-        poll(dsn, positions[0], record, pipe, total)
-    else:
-        consumer = (Watch if kind == "watch" else Tally)(dsn, positions[0], record, total)
-        consumer.register()
-        pipe.send(None)
-        consumer.run()
-    pipe.send(record)
+def tally(dsn: str, positions: Sequence[Position], record: Record) -> None:
+    Tally(dsn, positions[0], record).run()
 
 
-def poll(dsn: str, position: Position, record: Record, pipe: Pipe, total: Any) -> None:
+def watch_together(dsn: str, positions: Sequence[Position], record: Record) -> None:
+    """Run a `pgqpy.AsyncConsumer` for each position."""
+
+    async def run() -> None:
+        consumers = [AsyncWatch(dsn, position, record) for position in positions]
+
+        def stop() -> None:
+            for consumer in consumers:
+                consumer.stop()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        await asyncio.gather(*(consumer.run(handle_signals=False) for consumer in consumers))
+
+    asyncio.run(run())
+
+
+def poll(dsn: str, positions: Sequence[Position], record: Record) -> None:
     """Consume like PgQ's consumers: poll, and poll again after a pause if there is nothing."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    [position] = positions
+    stop = stopped()
     with connect(dsn) as conn:
-        conn.execute("select pgq.register_consumer(%s, %s)", position)
-        pipe.send(None)
         while not stop.is_set():
             [(batch,)] = conn.execute("select pgq.next_batch(%s, %s)", position).fetchall()
             if batch is None:
@@ -189,23 +183,39 @@ def poll(dsn: str, position: Position, record: Record, pipe: Pipe, total: Any) -
             with conn.transaction():
                 events = conn.execute("select * from pgq.get_batch_events(%s)", [batch]).fetchall()
                 for event in events:
-                    record.take(event[1])
+                    record.take(event[1].timestamp())
                 conn.execute("select pgq.finish_batch(%s)", [batch])
             record.finish(len(events))
-            total.value += len(events)
 
 
-async def _run_together(
-    dsn: str, positions: Sequence[Position], record: Record, pipe: Pipe, total: Any
-) -> None:
-    consumers = [AsyncWatch(dsn, position, record, total) for position in positions]
-    for consumer in consumers:
-        await consumer.register()
+def stopped() -> threading.Event:
+    """What SIGTERM sets from now on."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return stop
 
-    def stop() -> None:
-        for consumer in consumers:
-            consumer.stop()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+@contextmanager
+def readers(
+    dsn: str, positions: Sequence[Position], *, processes: int = 1, work: Work = watch
+) -> Iterator[Readers]:
+    """Run ``work`` for registered consumers, spread over processes.
+
+    These have started when the block begins, and stop at its end, if not before.
+    """
+    total = SPAWN.Value("q", 0)
+    calls = [(work, dsn, positions[number::processes], total) for number in range(processes)]
+    with _beside.processes(_run, calls) as (pids, pipes):
+        group = Readers([psutil.Process(pid) for pid in pids], pipes, total)
+        yield group
+        if not group.records:
+            group.stop()
+
+
+def _run(pipe: Pipe, work: Work, dsn: str, positions: Sequence[Position], total: Any) -> None:
+    """Work until SIGTERM, then send the record."""
+    record = Record(total)
     pipe.send(None)
-    await asyncio.gather(*(consumer.run(handle_signals=False) for consumer in consumers))
+    work(dsn, positions, record)
+    record.total = None  # it is shared by inheritance only
+    pipe.send(record)

@@ -7,21 +7,14 @@ applied; its growth in a second is the share of changes that replicate does not 
 
 from __future__ import annotations
 
-import re
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
-from benchmarks._beside import sampling
-from benchmarks._servers import CREATE_QUEUE, Connection, connect, database, ticker
+from benchmarks._beside import PYTHON, daemon, sampling, ticker
+from benchmarks._pgbench import PREPARED, pgbench, rate_of
+from benchmarks._servers import CREATE_QUEUE, Connection, connect, pgqpy_database
 from benchmarks.bench import Bench
-from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from pgqpy_consumers.replicate.compare import Comparer
 from pgqpy_consumers.replicate.manage import Manager
 
@@ -38,15 +31,18 @@ def run(bench: Bench) -> None:
     seconds = round(60 * bench.minutes(3))
     scale = bench.choose(10, quick=1)
     with bench.server() as server:
-        source = database(server, "source", schema_sql(), CREATE_QUEUE)
-        target = database(server, "target", schema_sql())
+        source = pgqpy_database(server, CREATE_QUEUE)
+        target = pgqpy_database(server)
         for dsn, steps in ((source, "dtgp"), (target, "tp")):
-            _pgbench(server, dsn, "-i", f"-I{steps}", f"--scale={scale}", "--quiet")
+            pgbench(server, dsn, "-i", f"-I{steps}", f"--scale={scale}", "--quiet")
             with connect(dsn) as conn:
                 conn.execute(KEY)
+        tpc_b = *PREPARED, f"--client={CLIENTS}", f"--time={seconds}"
         bench.say("pgbench alone")
-        rates = {"alone": _tpc_b(server, source, seconds)}
-        with ticker(source), _replicating(source, target):
+        alone = rate_of(pgbench(server, source, *tpc_b))
+        command = *PYTHON, "pgqpy", "run", "replicate"
+        config = f'dsn = "{source}"\ntarget_dsn = "{target}"\nqueue = "q"\n'
+        with ticker(source), daemon(*command, config=config):
             bench.say("Copying")
             began = time.perf_counter()
             with connect(source) as here, connect(target) as there:
@@ -59,7 +55,7 @@ def run(bench: Bench) -> None:
             bench.say("pgbench with replicate")
             start = time.time()
             with sampling(target, _lag) as samples:
-                rates["replicated"] = _tpc_b(server, source, seconds)
+                replicated = rate_of(pgbench(server, source, *tpc_b))
             lags = [(moment - start, lag) for moment, lag in samples]
             began = time.perf_counter()
             comparer = Comparer(source, target, "q", "replicate")
@@ -79,9 +75,9 @@ def run(bench: Bench) -> None:
         f"TPC-B, {CLIENTS} clients, scale {scale}",
         ("", "number"),
         [
-            ("transactions a second, pgbench alone", rates["alone"]),
-            ("transactions a second, replicated", rates["replicated"]),
-            ("row changes a second, replicated", 4 * rates["replicated"]),
+            ("transactions a second, pgbench alone", alone),
+            ("transactions a second, replicated", replicated),
+            ("row changes a second, replicated", 4 * replicated),
             ("lag in the first third, median, ms", 1000 * first),
             ("lag in the last third, median, ms", 1000 * last),
             ("longest lag, ms", 1000 * max(lag for _, lag in lags)),
@@ -110,43 +106,3 @@ def _lag(conn: Connection) -> float:
 
 def _median(lags: Sequence[tuple[float, float]], start: float, end: float) -> float:
     return statistics.median(lag for moment, lag in lags if start <= moment < end)
-
-
-def _pgbench(server: Server, dsn: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(server.bin_dir / "pgbench"), *arguments, dsn],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"pgbench: {done.stderr}")
-    return done.stdout
-
-
-def _tpc_b(server: Server, dsn: str, seconds: int) -> float:
-    """The transactions a second of pgbench."""
-    said = _pgbench(
-        server,
-        dsn,
-        *("--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}", f"--time={seconds}"),
-    )
-    found = re.search(r"tps = ([\d.]+) \(without", said)
-    assert found is not None, said
-    return float(found[1])
-
-
-@contextmanager
-def _replicating(source: str, target: str) -> Iterator[None]:
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "replicate.toml")
-        config.write_text(f'dsn = "{source}"\ntarget_dsn = "{target}"\nqueue = "q"\n')
-        log = Path(directory, "log")
-        command = [sys.executable, "-m", "pgqpy", "run", "replicate", str(config)]
-        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-            try:
-                yield
-                if process.poll() is not None:
-                    raise RuntimeError(f"replicate ended: {log.read_text()}")
-            finally:
-                process.terminate()

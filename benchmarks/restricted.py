@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from benchmarks._result import Contest
-from benchmarks._servers import (
-    OURS,
-    Connection,
-    connect,
-    database,
-    implementations,
-    with_settings,
-)
+from benchmarks._servers import Connection, connect, pgqpy_database
 from benchmarks.bench import Bench
 from benchmarks.insert import DATA
 
@@ -62,8 +56,11 @@ def run(bench: Bench) -> None:
         step: {name: [] for name in QUEUES} for step in STEPS
     }
     with bench.server(autovacuum=False, fsync=False) as server:
-        dsn = database(server, "restricted", implementations(server)[OURS], *SETUP)
-        sessions = {name: connect(with_settings(dsn, role=role)) for name, role in ROLES.items()}
+        dsn = pgqpy_database(server, *SETUP)
+        sessions = {
+            name: connect(make_conninfo(dsn, options=f"-c role={role}"))
+            for name, role in ROLES.items()
+        }
         for name, conn in sessions.items():
             for step, statement in STEPS.items():
                 text = statement.replace("%s", QUEUES[name])

@@ -14,18 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection as Pipe
 
-from benchmarks._beside import processes
-from benchmarks._servers import (
-    CREATE_QUEUE,
-    OURS,
-    Connection,
-    connect,
-    database,
-    implementations,
-    ticker,
-)
+from benchmarks._beside import processes, ticker
+from benchmarks._servers import CREATE_QUEUE, Connection, connect, pgqpy_database
 from benchmarks.bench import Bench
-from benchmarks.readers import Readers, readers
+from benchmarks.readers import READER, Readers, readers, tally
 from pgqpy import Producer
 
 PERIOD, MAINTENANCE, TABLES = 10, 5, 3
@@ -57,11 +49,11 @@ class Sample:
 def run(bench: Bench) -> None:
     seconds = 60 * bench.minutes(15, quick=0.75)
     with bench.server() as server:
-        dsn = database(server, "rotation", implementations(server)[OURS], CREATE_QUEUE, CONFIGURE)
+        dsn = pgqpy_database(server, CREATE_QUEUE, CONFIGURE, READER)
         with (
             connect(dsn) as conn,
             ticker(dsn, maintenance_period=MAINTENANCE),
-            readers(dsn, [("q", "reader")], kind="tally") as group,
+            readers(dsn, [("q", "reader")], work=tally) as group,
         ):
             each = bytes_of_an_event(conn)
             with processes(produce, [(dsn,)]):
@@ -76,19 +68,18 @@ def run(bench: Bench) -> None:
     bound = TABLES * (PERIOD + MAINTENANCE) * fastest * each
     largest = max(sample.tables for sample in samples)
     megabytes = 1 / 1024**2
-    minutes = [sample.seconds / 60 for sample in samples]
     bench.series(
         "Size on disk",
         y="MB",
         lines={
-            "event tables": points(minutes, [s.tables * megabytes for s in samples]),
-            "the database": points(minutes, [s.database * megabytes for s in samples]),
+            "event tables": ((s.seconds / 60, s.tables * megabytes) for s in samples),
+            "the database": ((s.seconds / 60, s.database * megabytes) for s in samples),
         },
     )
     bench.series(
         "Events read a second, by tenths of the time",
         y="events a second",
-        lines={"consumer": points(range(1, 11), tenths)},
+        lines={"consumer": enumerate(tenths, 1)},
     )
     bench.table(
         "In all",
@@ -134,10 +125,6 @@ def throughput(samples: Sequence[Sample]) -> list[float]:
     return [
         (end.read - begin.read) / (end.seconds - begin.seconds) for begin, end in pairwise(marks)
     ]
-
-
-def points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    return list(zip(x, y, strict=True))
 
 
 def produce(pipe: Pipe, dsn: str) -> None:

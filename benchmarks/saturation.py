@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from benchmarks._beside import sampling
+from benchmarks._beside import sampling, ticker
 from benchmarks._pgbench import producers
-from benchmarks._servers import CREATE_QUEUE, OURS, Connection, database, implementations, ticker
+from benchmarks._servers import CREATE_QUEUE, Connection, pgqpy_database
 from benchmarks.bench import Bench
-from benchmarks.readers import Readers, readers
+from benchmarks.failing import INSERTED
+from benchmarks.held_xmin import PRODUCE
+from benchmarks.readers import READER, Readers, readers
 
 CLIENTS = 8
-PRODUCE = 'select pgq.insert_event(\'q\', \'type\', \'{"id": 1, "origin": "EWR", "dest": "IAH"}\')'
-INSERTED = "select pg_sequence_last_value(queue_event_seq_id) from pgq.queue"
 
 
 def behind(group: Readers, conn: Connection) -> float:
@@ -31,7 +31,7 @@ def run(bench: Bench) -> None:
     seconds = 60 * bench.minutes(1)
     calm = bench.choose(10.0, quick=3.0)
     with bench.server() as server:
-        dsn = database(server, "saturation", implementations(server)[OURS], CREATE_QUEUE)
+        dsn = pgqpy_database(server, CREATE_QUEUE, READER)
         with (
             ticker(dsn),
             readers(dsn, [("q", "reader")]) as group,
@@ -53,11 +53,7 @@ def run(bench: Bench) -> None:
     ]
     recovered = max(arrived for arrived, _ in events) - until
     calm_again = record.ages_between(until + max(recovered, 0), time.time())
-    batches = [
-        (moment, size)
-        for moment, size in zip(record.finished, record.sizes, strict=True)
-        if size and began <= moment < until
-    ]
+    batches = record.batches_between(began, until)
     flood, before, after = "at the highest rate", "100 events a second before", "and after"
     delays = bench.delays(
         "Delivery, from the start of the transaction to the consumer's method",
@@ -82,8 +78,8 @@ def run(bench: Bench) -> None:
         ("", "number"),
         [
             ("events a second", len(events) / (until - began)),
-            ("batches a second", len(batches) / (until - began)),
-            ("events in a batch", len(events) / max(len(batches), 1)),
+            ("batches a second", batches / (until - began)),
+            ("events in a batch", len(events) / max(batches, 1)),
             ("largest backlog in the first half, events", halves[0]),
             ("largest backlog in the second half, events", halves[1]),
         ],

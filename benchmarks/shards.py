@@ -11,51 +11,50 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection as Pipe
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psutil
 
 import pgqpy
-from benchmarks import _beside
-from benchmarks._beside import SPAWN
+from benchmarks._beside import ticker
 from benchmarks._meter import used
 from benchmarks._pgbench import producers
-from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, implementations, ticker
+from benchmarks._servers import CREATE_QUEUE, LSN, connect, pgqpy_database
 from benchmarks.bench import Bench
 from benchmarks.insert import INTO_RELATION
+from benchmarks.readers import Position, Record, readers
 from pgqpy.embedded import Server
 from pgqpy.shards import HASHES
 
 CLIENTS = 8
-LSN = "select pg_current_wal_insert_lsn() - '0/0'"
+REGISTER = "select pgq.register_consumer('q', 'tally')"
 
 
 class Tally(pgqpy.Consumer):
     """Counts events."""
 
     queue, consumer = "q", "tally"
-    total: Any = None
+    record: Record
+    lock = threading.Lock()
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         pass
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
-        with Tally.total.get_lock():
-            Tally.total.value += stats.events
+        with Tally.lock:
+            Tally.record.finish(stats.events)
 
 
-def read(pipe: Pipe, shards: str, total: Any) -> None:
+def read(shards: str, positions: Sequence[Position], record: Record) -> None:
     """Read all shards until SIGTERM."""
-    Tally.total = total
+    Tally.record = record
     consumer = pgqpy.ShardedConsumer(Tally, shards)
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    pipe.send(None)
     consumer.run(handle_signals=False)
 
 
@@ -74,10 +73,8 @@ def of_server(server: Server) -> float:
     times = postmaster.cpu_times()
     seconds = used(postmaster) + float(times.children_user + times.children_system)
     for each in postmaster.children():
-        try:
+        with suppress(psutil.NoSuchProcess):
             seconds += used(each)
-        except psutil.NoSuchProcess:
-            continue
     return seconds
 
 
@@ -89,25 +86,18 @@ def shards(bench: Bench, number: int) -> Iterator[dict[str, Server]]:
             stack.enter_context(bench.server(autovacuum=False, shared_buffers="128MB"))
             for _ in range(number)
         ]
-        yield {
-            database(each, "shard", implementations(each)[OURS], CREATE_QUEUE): each
-            for each in servers
-        }
+        yield {pgqpy_database(each, CREATE_QUEUE, REGISTER): each for each in servers}
 
 
 def measure(bench: Bench, number: int, seconds: float) -> tuple[float, float, float, float]:
     """Events read a second; processor microseconds of an event, of servers and of the rest;
     bytes of WAL."""
-    total = SPAWN.Value("q", 0)
     with TemporaryDirectory() as directory, shards(bench, number) as servers, ExitStack() as stack:
         path = Path(directory, "shards.toml")
         write_map(path, [*servers])
-        for dsn in servers:
-            with connect(dsn) as conn:
-                conn.execute("select pgq.register_consumer('q', 'tally')")
         programs = [stack.enter_context(ticker(dsn)) for dsn in servers]
-        pids, _ = stack.enter_context(_beside.processes(read, [(str(path), total)]))
-        programs += map(psutil.Process, pids)
+        group = stack.enter_context(readers(str(path), [("q", "tally")], work=read))
+        programs += group.processes
 
         def wal() -> int:
             found = 0
@@ -123,7 +113,7 @@ def measure(bench: Bench, number: int, seconds: float) -> tuple[float, float, fl
                 clients = max(1, CLIENTS // number)
                 busy.enter_context(producers(server, dsn, INTO_RELATION, clients=clients))
             time.sleep(seconds)
-            events, took = total.value, time.monotonic() - began
+            events, took = group.events, time.monotonic() - began
             spent = sum(map(of_server, servers.values())) - before
             others = sum(map(used, programs)) - others
             logged = wal() - logged

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks._meter import peak_memory
 from benchmarks._result import Cell
-from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, fill, implementations
-from benchmarks.bench import Bench
+from benchmarks._servers import CREATE_QUEUE, KEEPER, connect, fill, pgqpy_database
+from benchmarks.bench import Bench, timed
+from benchmarks.programs.protocol import peak_memory
 from benchmarks.spark_session import (
     PARTITIONS,
-    Jdbc,
     is_missing,
+    jdbc_options,
     spark_process,
     spark_session,
     tcp,
     tcp_server,
-    timed,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +72,8 @@ class Reading:
     def jdbc(self) -> DataFrame:
         cut: dict[str, str | int] = {"lowerBound": 1, "upperBound": self.count + 1}
         cut |= {"partitionColumn": "ev_id", "numPartitions": PARTITIONS, "fetchsize": FETCH}
-        return Jdbc(self.dsn).reader(self.spark, self.table, **cut).load()
+        reader = self.spark.read.format("jdbc").options(**jdbc_options(self.dsn, self.table))
+        return reader.options(**cut).load()
 
     def from_json(self) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
@@ -174,8 +174,8 @@ def run(bench: Bench) -> None:
         "spark.driver.memory": HEAP,
         "spark.driver.extraJavaOptions": f"-Xms{HEAP} -XX:+AlwaysPreTouch",
     }
-    with tcp_server(bench) as (server, address), spark_session(bench, heap) as spark:
-        dsn = tcp(database(server, "read", implementations(server)[OURS], CREATE_QUEUE), address)
+    with tcp_server(bench) as server, spark_session(bench, heap) as spark:
+        dsn = tcp(pgqpy_database(server, CREATE_QUEUE, KEEPER))
         bench.say("Filling the queue")
         with connect(dsn) as conn:
             firsts = range(1, count, TICK_EVERY)

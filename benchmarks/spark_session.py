@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +13,20 @@ from urllib.parse import urlsplit
 from zipfile import ZipFile
 
 import psutil
+from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+    from pyspark.sql import SparkSession
 
 PARTITIONS = 2
 """One for each core of Spark."""
 
 # Debian's libpostgresql-jdbc-java.
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")
-PORT = 5432
+ADDRESS = "127.0.0.1"
 
 
 def is_missing(bench: Bench) -> bool:
@@ -45,29 +44,20 @@ def is_missing(bench: Bench) -> bool:
 
 
 @contextmanager
-def tcp_server(bench: Bench, **settings: str | int | bool) -> Iterator[tuple[Server, str]]:
-    """A temporary server, and the address that it listens on."""
-    address = free_address()
-    with bench.server(listen_addresses=address, **settings) as server:
-        del bench.result.settings["listen_addresses"]
-        yield server, address
+def tcp_server(bench: Bench, **settings: str | int | bool) -> Iterator[Server]:
+    """A temporary server that listens on a free port of this machine."""
+    with closing(socket.create_server((ADDRESS, 0))) as probe:
+        port = probe.getsockname()[1]
+    with bench.server(listen_addresses=ADDRESS, port=port, **settings) as server:
+        for setting in ("listen_addresses", "port"):
+            del bench.result.settings[setting]
+        yield server
 
 
-def free_address() -> str:
-    """A free address of this machine."""
-    for last in range(1, 255):
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind((address := f"127.0.0.{last}", PORT))
-            except OSError:
-                continue
-            return address
-    raise OSError(f"there is a server on port {PORT} already")
-
-
-def tcp(dsn: str, address: str) -> str:
+def tcp(dsn: str) -> str:
     """The DSN of the same database over TCP."""
-    return f"postgresql://postgres@{address}:{PORT}{urlsplit(dsn).path}"
+    place = conninfo_to_dict(dsn)
+    return f"postgresql://postgres@{ADDRESS}:{place['port']}/{place['dbname']}"
 
 
 @contextmanager
@@ -83,10 +73,12 @@ def spark_session(
         | dict(settings or {}),
     )
     session.dataSource.register(PgqDataSource)
-    for package in ("pyspark", "pyarrow", "adbc-driver-postgresql"):
-        bench.uses(package, metadata.version(package))
-    bench.uses("Java", java_version(session))
-    bench.uses("PostgreSQL JDBC driver", jdbc_version())
+    packages = ("pyspark", "pyarrow", "adbc-driver-postgresql")
+    bench.result.versions |= {package: metadata.version(package) for package in packages}
+    bench.result.versions |= {
+        "Java": java_version(session),
+        "PostgreSQL JDBC driver": jdbc_version(),
+    }
     try:
         yield session
     finally:
@@ -110,30 +102,12 @@ def jdbc_version() -> str:
     return found[1] if found else "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Jdbc:
-    """Spark's own source and sink, with the settings that its documentation recommends."""
-
-    dsn: str
-
-    def reader(self, spark: SparkSession, table: str, **options: str | int) -> DataFrameReader:
-        return spark.read.format("jdbc").options(**self._options(table), **options)
-
-    def writer(self, df: DataFrame, table: str, **options: str | int) -> DataFrameWriter:
-        return df.write.format("jdbc").options(**self._options(table), **options)
-
-    def _options(self, table: str) -> dict[str, str]:
-        place = urlsplit(self.dsn)
-        return {
-            "url": f"jdbc:postgresql://{place.hostname}:{place.port}{place.path}",
-            "user": str(place.username),
-            "driver": "org.postgresql.Driver",
-            "dbtable": table,
-        }
-
-
-def timed(work: Callable[[], object]) -> float:
-    """The duration in seconds."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def jdbc_options(dsn: str, table: str) -> dict[str, str]:
+    """Options of Spark's own source and sink, as its documentation recommends."""
+    place = urlsplit(dsn)
+    return {
+        "url": f"jdbc:postgresql://{place.hostname}:{place.port}{place.path}",
+        "user": str(place.username),
+        "driver": "org.postgresql.Driver",
+        "dbtable": table,
+    }

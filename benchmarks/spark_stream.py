@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection as Pipe
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from benchmarks._beside import processes
+from benchmarks._beside import processes, ticker
 from benchmarks._program import python_program
-from benchmarks._servers import connect, database, ticker
+from benchmarks._servers import connect, database
 from benchmarks.bench import Bench
 from benchmarks.spark_session import PARTITIONS, is_missing, spark_session, tcp, tcp_server
 from pgqpy.embedded import Server
@@ -85,11 +85,10 @@ def in_sink(query: StreamingQuery) -> int:
     return int((json.loads(offset) if isinstance(offset, str) else offset)["seq"])
 
 
-def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: int) -> None:
+def fast(bench: Bench, spark: SparkSession, server: Server, rate: int) -> None:
     warm_up, seconds = bench.choose((10, 60), quick=(3, 6))
-    place = database(server, "fast")
-    PGQPY.install(place)
-    dsn = tcp(place, address)
+    dsn = tcp(database(server))
+    PGQPY.install(dsn)
     backlog: list[tuple[float, float]] = []
     with (
         ticker(dsn),
@@ -135,11 +134,10 @@ def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: 
     bench.at_most("S3b", "backlog in the last third, times the second's", after / before, 1.2)
 
 
-def delays(bench: Bench, spark: SparkSession, server: Server, address: str, rate: int) -> None:
+def delays(bench: Bench, spark: SparkSession, server: Server, rate: int) -> None:
     warm_up, seconds = bench.choose((10, 30), quick=(2, 3))
-    place = database(server, "slow")
-    PGQPY.install(place)
-    dsn = tcp(place, address)
+    dsn = tcp(database(server))
+    PGQPY.install(dsn)
     sent_and_seen: list[tuple[float, float]] = []
     batches = 0
 
@@ -176,6 +174,6 @@ def run(bench: Bench) -> None:
     if is_missing(bench):
         return
     fast_rate, slow_rate = bench.choose((50_000, 1_000), quick=(5_000, 100))
-    with tcp_server(bench) as (server, address), spark_session(bench) as spark:
-        delays(bench, spark, server, address, slow_rate)
-        fast(bench, spark, server, address, fast_rate)
+    with tcp_server(bench) as server, spark_session(bench) as spark:
+        delays(bench, spark, server, slow_rate)
+        fast(bench, spark, server, fast_rate)

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from benchmarks._servers import CREATE_QUEUE, OURS, PLAIN_TABLE, connect, database, implementations
-from benchmarks.bench import Bench
+from benchmarks._servers import CREATE_QUEUE, PLAIN_TABLE, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 from benchmarks.spark_session import (
     PARTITIONS,
-    Jdbc,
     is_missing,
+    jdbc_options,
     spark_session,
     tcp,
     tcp_server,
-    timed,
 )
 
 if TYPE_CHECKING:
@@ -61,11 +60,9 @@ def run(bench: Bench) -> None:
     if is_missing(bench):
         return
     count, rounds = bench.choose((1_000_000, 5), quick=(20_000, 1))
-    with tcp_server(bench, autovacuum=False) as (server, address), spark_session(bench) as spark:
-        place = database(server, "sink", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE)
-        dsn = tcp(place, address)
+    with tcp_server(bench, autovacuum=False) as server, spark_session(bench) as spark:
+        dsn = tcp(pgqpy_database(server, CREATE_QUEUE, PLAIN_TABLE))
         df = rows(spark, count)
-        jdbc = Jdbc(dsn)
         data = copied(dsn, count // PARTITIONS)
 
         def contestant(write: Callable[[], object], table: str) -> Callable[[], float]:
@@ -81,7 +78,8 @@ def run(bench: Bench) -> None:
             return run
 
         def by_jdbc(**options: str) -> None:
-            jdbc.writer(df, "plain", **options).mode("append").save()
+            writer = df.write.format("jdbc").options(**jdbc_options(dsn, "plain"), **options)
+            writer.mode("append").save()
 
         def by_sink() -> None:
             df.write.format("pgq").options(dsn=dsn, queue="q").mode("append").save()

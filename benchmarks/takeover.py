@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection as Pipe
 from time import monotonic
 
-from benchmarks._beside import processes
-from benchmarks._servers import Connection, connect, ticker
+from benchmarks._beside import processes, ticker
+from benchmarks._servers import Connection, connect
 from benchmarks.bench import Bench
 from benchmarks.cascade import cascade, node
 from pgqpy.cascade import Nodes, create_node, takeover
@@ -31,9 +31,9 @@ MOST = 2.0
 def run(bench: Bench) -> None:
     times = bench.choose(10, quick=2)
     with bench.server() as server, ExitStack() as stack:
-        dsns = [node(server, name) for name in NODES]
+        dsns = [node(server) for _ in NODES]
         create_node("q", "a", "root", dsns[0])
-        for name, dsn in list(zip(NODES, dsns, strict=True))[1:]:
+        for name, dsn in zip(NODES[1:], dsns[1:], strict=True):
             create_node("q", name, "branch", dsn, provider=dsns[0])
         reader = stack.enter_context(connect(dsns[2]))
         reader.execute("select pgq.register_consumer('q', 'reader')")
@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
         stack.enter_context(cascade(*dsns))
         calls = [(dsns[:2], number) for number in range(CLIENTS)]
         _, pipes = stack.enter_context(processes(write, calls))
-        pauses, gaps, committed = [], [], 0
+        pauses, gaps = [], []
         for number in range(times):
             time.sleep(2)
             with Nodes("q", dsns[2]) as nodes:

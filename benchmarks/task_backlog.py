@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks._pgbench import contestant
-from benchmarks._servers import OURS, connect, database, implementations
+from benchmarks._servers import connect, pgqpy_database
 from benchmarks.bench import Bench
-from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH_MANY, SWEEP
+from benchmarks.task_held import SWEEP
+from benchmarks.task_push import CREATE_TASKS, PAYLOAD, PUSH_MANY
 from pgqpy.embedded import Server
 
 WORK = """
@@ -25,10 +26,9 @@ def run(bench: Bench) -> None:
     few, many = bench.choose((5_000, 5_000_000), quick=(1_000, 20_000))
     transactions, rounds = bench.choose((4_000, 9), quick=(400, 1))
     with bench.server() as server:
-        script = implementations(server)[OURS]
         contestants = {}
         for backlog in (few, many):
-            dsn = database(server, f"backlog_{backlog}", script, CREATE_TASKS)
+            dsn = pgqpy_database(server, CREATE_TASKS)
             bench.say(f"Pushing {backlog:,} tasks")
             push(dsn, backlog)
             contestants[name(backlog)] = turn(server, dsn, transactions)

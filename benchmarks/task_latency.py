@@ -20,14 +20,14 @@ WAITING, BUSY = "to a worker that waits", "to a busy worker"
 MANY = "to a worker of 300 queues"
 
 
-def delays(server: Server, name: str, rate: float, count: int, queues: int = 1) -> list[float]:
-    dsn = database(server, name)
+def delays(server: Server, rate: float, count: int, queues: int = 1) -> list[float]:
+    dsn = database(server)
     tasks = replace(TASKS, environment={**TASKS.environment, "QUEUES": str(queues)})
     tasks.install(dsn)
     with tasks.work(dsn, count, count / rate + 20) as work:
         time.sleep(1)
         tasks.send(dsn, count, rate)
-        handled = work.result()
+        handled = work()
     assert len(handled.handled) == count, f"{len(handled.handled):,} tasks were handled"
     return handled.delays
 
@@ -38,9 +38,9 @@ def run(bench: Bench) -> None:
         found = bench.delays(
             "Push to function",
             {
-                WAITING: delays(server, "waiting", *slow),
-                BUSY: delays(server, "busy", *fast),
-                MANY: delays(server, "many", *slow, 300),
+                WAITING: delays(server, *slow),
+                BUSY: delays(server, *fast),
+                MANY: delays(server, *slow, 300),
             },
         )
     bench.at_most("Q5a", f"{WAITING}, p50", found.ms(WAITING, 50), 3, "ms")

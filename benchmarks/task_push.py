@@ -7,16 +7,20 @@ Autovacuum is off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
+from functools import partial
 
 from benchmarks._pgbench import contestant
-from benchmarks._servers import OURS, connect, database, implementations
-from benchmarks.bench import Bench
-from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH, PUSH_MANY
+from benchmarks._servers import OURS, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 
 PLAIN, SELECT, FUNCTION = "plain INSERT", "INSERT..SELECT", "pgqpy, push_many"
 
+CREATE_TASKS = "select pgq_task.create_queue('q')"
+PAYLOAD = '{"id": 12345, "name": "some customer", "address": "a street of a town, number five"}'
+PUSH = f"select pgq_task.push('q', '{PAYLOAD}');"
+PUSH_MANY = """
+select count(*) from pgq_task.push_many('q', array(select %s::jsonb from generate_series(1, %s)))
+"""
 PLAIN_TASKS = "create table plain (like pgq_task.task including all); create sequence plain_id;"
 BY_HAND = f"""
 insert into plain (id, queue_id, pos, payload)
@@ -33,11 +37,7 @@ def run(bench: Bench) -> None:
     transactions, rounds = bench.choose((32_000, 9), quick=(400, 1))
     count, times = bench.choose((10_000, 20), quick=(1_000, 1))
     with bench.server(autovacuum=False) as server:
-        script = implementations(server)[OURS]
-        dsns = {
-            name: database(server, f"push_{number}", script, CREATE_TASKS, PLAIN_TASKS)
-            for number, name in enumerate((PLAIN, OURS))
-        }
+        dsns = {name: pgqpy_database(server, CREATE_TASKS, PLAIN_TASKS) for name in (PLAIN, OURS)}
         single = bench.contest(
             "8 clients",
             {
@@ -55,21 +55,17 @@ def run(bench: Bench) -> None:
             unit="tasks",
         )
 
-        def in_one_call(dsn: str, statement: str) -> Callable[[], float]:
-            def run() -> float:
-                with connect(dsn) as conn:
-                    began = perf_counter()
-                    for _ in range(times):
-                        conn.execute(statement.encode(), [PAYLOAD, count])
-                    return perf_counter() - began
-
-            return run
+        def in_one_call(dsn: str, statement: str) -> float:
+            with connect(dsn) as conn:
+                return sum(
+                    timed(conn.execute, statement.encode(), [PAYLOAD, count]) for _ in range(times)
+                )
 
         many = bench.contest(
             f"{count:,} at once",
             {
-                SELECT: in_one_call(dsns[PLAIN], MANY_BY_HAND),
-                FUNCTION: in_one_call(dsns[OURS], PUSH_MANY),
+                SELECT: partial(in_one_call, dsns[PLAIN], MANY_BY_HAND),
+                FUNCTION: partial(in_one_call, dsns[OURS], PUSH_MANY),
             },
             rounds=rounds,
             items=count * times,

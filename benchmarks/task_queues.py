@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks._servers import OURS, Connection, connect, database, implementations
-from benchmarks.bench import Bench
+from benchmarks._servers import Connection, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 
 RELATIONS = "select count(*) from pg_class"
 NAMES = "(select array_agg(queue_name) from pgq_task.queue)"
@@ -37,7 +37,7 @@ DRAIN = (
 def run(bench: Bench) -> None:
     queues, priorities = bench.choose((2_000, 3_000), quick=(50, 20))
     with bench.server() as server:
-        dsn = database(server, "queues", implementations(server)[OURS])
+        dsn = pgqpy_database(server)
         with connect(dsn) as conn:
             before = number(conn, RELATIONS)
             created = took(conn, CREATE % queues)
@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
     )
 
     with bench.server() as server:
-        dsn = database(server, "tenants", implementations(server)[OURS])
+        dsn = pgqpy_database(server)
         with connect(dsn) as conn:
             tenants(bench, conn)
 
@@ -137,9 +137,7 @@ def number(conn: Connection, query: str) -> int:
 
 
 def took(conn: Connection, query: str) -> float:
-    began = perf_counter()
-    conn.execute(query.encode())
-    return perf_counter() - began
+    return timed(conn.execute, query.encode())
 
 
 def best(conn: Connection, query: str) -> float:

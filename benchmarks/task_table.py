@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import pgqpy
-from benchmarks._servers import OURS, connect, database, implementations
+from benchmarks._servers import connect, pgqpy_database
 from benchmarks.bench import Bench
 from pgqpy.tasks import TableWorker
 
@@ -74,7 +74,7 @@ def by_worker(batch_size: int, dsn: str) -> tuple[float, float]:
 def run(bench: Bench) -> None:
     count, dead, rounds = bench.choose((40_000, 200_000, 3), quick=(500, 1_000, 1))
     with bench.server() as server:
-        dsn = database(server, "table", implementations(server)[OURS])
+        dsn = pgqpy_database(server)
 
         def turn(work: Callable[[str], tuple[float, float]], processes: int, held: int) -> float:
             with (

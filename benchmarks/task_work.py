@@ -9,7 +9,6 @@ work.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,8 +24,6 @@ from pgqpy.embedded import Server
 JOB_QUEUES = ("procrastinate", "pgqueuer", "graphile-worker", "pg-boss", "pgmq")
 EACH = 10_000
 """The number of items that each turn is scaled to: rates are measured."""
-
-_serial = itertools.count(1)
 
 
 def run(bench: Bench) -> None:
@@ -69,12 +66,12 @@ def run(bench: Bench) -> None:
 
 def turn(server: Server, peer: Peer, processes: int, seconds: float) -> float:
     """The seconds for `EACH` items."""
-    place = Place.make(peer, server, "work", next(_serial))
+    place = Place.make(peer, server)
     peer.program.bulk(place.dsn, peer.items)
 
     def work(_: int) -> Handled:
         with peer.program.work(place.dsn, peer.items, seconds) as working:
-            return working.result()
+            return working()
 
     with peer.daemon(server, place.dsn), ThreadPoolExecutor(processes) as threads:
         return EACH / rate(list(threads.map(work, range(processes))))

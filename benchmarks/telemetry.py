@@ -21,11 +21,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 import pgqpy
-from benchmarks._servers import CREATE_QUEUE, connect, database
-from benchmarks.bench import Bench
+from benchmarks._meter import used
+from benchmarks._servers import CREATE_QUEUE, TICK, connect, pgqpy_database
+from benchmarks.bench import Bench, timed
 from pgqpy import Producer, telemetry
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 
 DATA = "x" * 130
 #: Whether telemetry is on, the application's spans are recorded, and each call has a span.
@@ -68,8 +68,7 @@ def switched(*, on: bool, each: bool) -> Iterator[None]:
 
 def seconds(session: psutil.Process) -> float:
     """The processor time so far, of this process and a session's."""
-    times = session.cpu_times()
-    return float(time.process_time() + times.user + times.system)
+    return time.process_time() + used(session)
 
 
 def insert(conn: pgqpy.Connection, count: int, on: bool, sampled: bool, each: bool) -> float:
@@ -116,22 +115,19 @@ def consume(
     server: Server, bench: Bench, kind: type[Reader], count: int, *, traced: bool
 ) -> dict[str, Callable[[], float]]:
     """Contestants that read the same events, each for itself."""
-    name = f"{kind.__name__}_{traced}".lower()
-    dsn = database(server, name, schema_sql(), CREATE_QUEUE)
+    dsn = pgqpy_database(server, CREATE_QUEUE)
     rounds = bench.choose(21, quick=2) + 1
     for number in range(rounds * 3):
         kind(dsn, consumer=f"c{number}").register()
     with connect(dsn) as conn:
         insert(conn, count, traced, True, False)
-        conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+        conn.execute(TICK)
     consumers = iter(kind(dsn, consumer=f"c{number}") for number in range(rounds * 3))
 
     def read(*, on: bool, each: bool = False) -> float:
         consumer = next(consumers)
         with switched(on=on, each=each):
-            began = time.perf_counter()
-            consumer.run_once()
-            return time.perf_counter() - began
+            return timed(consumer.run_once)
 
     return {
         "off": partial(read, on=False),
@@ -143,7 +139,7 @@ def consume(
 def run(bench: Bench) -> None:
     rounds = bench.choose(21, quick=2)
     with bench.server() as server:
-        dsn = database(server, "inserts", schema_sql(), CREATE_QUEUE)
+        dsn = pgqpy_database(server, CREATE_QUEUE)
         with connect(dsn) as conn:
             for title, work, count in (
                 ("One event a transaction", insert, bench.choose(2_000, quick=100)),

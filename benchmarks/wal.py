@@ -18,6 +18,7 @@ from benchmarks._program import python_program
 from benchmarks._servers import (
     CREATE_QUEUE,
     KEEPER,
+    LSN,
     OURS,
     PGQ_C,
     PLAIN_TABLE,
@@ -25,14 +26,14 @@ from benchmarks._servers import (
     connect,
     database,
     implementations,
+    pgqpy_database,
 )
 from benchmarks.bench import Bench
 from benchmarks.insert import BY_FUNCTION, BY_HAND, INTO_RELATION, PLAIN, RELATION
+from benchmarks.task_held import CLAIM, FINISH
 from benchmarks.task_push import BY_HAND as TASK_BY_HAND
-from benchmarks.task_push import PLAIN_TASKS
-from benchmarks.task_workers import CLAIM, CREATE_TASKS, FINISH, PUSH
+from benchmarks.task_push import CREATE_TASKS, PLAIN_TASKS, PUSH
 
-LSN = "select pg_current_wal_insert_lsn() - '0/0'"
 FORCE = "select pgq.force_tick('q')"
 TICK = "select pgq.ticker('q')"
 NEXT = "select pgq.next_batch('q', 'keeper')"
@@ -101,7 +102,7 @@ def stream(bench: Bench) -> float:
     program, rate = python_program("pgqpy_tasks"), 1_000
     warm_up, seconds = bench.choose((10, 60), quick=(1, 2))
     with bench.server() as server:
-        dsn = database(server, "stream")
+        dsn = database(server)
         program.install(dsn)
         with (
             program.work(dsn, 10**9, warm_up + seconds + 60),
@@ -120,16 +121,16 @@ def run(bench: Bench) -> None:
     count = bench.choose(2_000, quick=50)
     with bench.server(autovacuum=False) as server:
         scripts = implementations(server)
-        ours = database(server, "ours", scripts[OURS], CREATE_QUEUE, KEEPER, CREATE_TASKS)
+        ours = pgqpy_database(server, CREATE_QUEUE, KEEPER, CREATE_TASKS)
         parties = [
-            (by_hand, PLAIN, database(server, "plain", PLAIN_TABLE)),
+            (by_hand, PLAIN, database(server, PLAIN_TABLE)),
             (events, OURS, ours),
             (batches, OURS, ours),
-            (by_hand, TASK, database(server, "tasks", scripts[OURS], PLAIN_TASKS)),
+            (by_hand, TASK, pgqpy_database(server, PLAIN_TASKS)),
             (tasks, OURS, ours),
         ]
         if PGQ_C in scripts:
-            peer = database(server, "peer", scripts[PGQ_C], CREATE_QUEUE, KEEPER)
+            peer = database(server, scripts[PGQ_C], CREATE_QUEUE, KEEPER)
             parties += [(events, PGQ_C, peer), (batches, PGQ_C, peer)]
         found: list[dict[str, float]] = []
         for images in ("off", "on"):

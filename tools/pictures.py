@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
 import pgqpy.ui
-from benchmarks._servers import database, ticker
+from benchmarks._beside import ticker
 from pgqpy.doctor._history import History
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
+from pgqpy.schema import migrate
 from pgqpy.ui import _app
 from tests.fixtures import shop
 from tests.fixtures.fix_console import serving
@@ -75,7 +75,10 @@ def main() -> None:
     shutil.rmtree(PICTURES, ignore_errors=True)
     PICTURES.mkdir(parents=True)
     with Server() as server:
-        dsn = database(server, "shop", schema_sql())
+        with psycopg.connect(server.dsn, autocommit=True) as conn:
+            conn.execute("create database shop")
+        dsn = server.dsn_of("shop")
+        migrate(dsn)
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(f"create role {ROLE} in role pgq_admin".encode())
             shop.fill(dsn)

@@ -14,7 +14,7 @@ READ = f"select msg_id, message from pgmq.read_with_poll('q', 30, {1 if protocol
 
 
 def install(dsn: str) -> None:
-    """Do nothing: its SQL file is installed already."""
+    """Make the queue; its SQL file is installed already."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select pgmq.create('q')")
 

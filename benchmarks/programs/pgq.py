@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,30 @@ import psycopg2
 from benchmarks.programs import protocol
 
 CONFIG = """
-[worker]
-job_name = worker
+[{name}]
+job_name = {name}
 db = {dsn}
 queue_name = q
 logfile = {directory}/log
 pidfile = {directory}/pid
 use_skylog = 0
+{settings}
 """
+
+
+@contextmanager
+def configured(
+    kind: type[pgq.Consumer], name: str, dsn: str, settings: Mapping[str, int]
+) -> Iterator[Any]:
+    """A consumer with a configuration file, which is there during the block."""
+    lines = "\n".join(f"{setting} = {value}" for setting, value in settings.items())
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory, "ini")
+        escaped = dsn.replace("%", "%%")
+        config.write_text(
+            CONFIG.format(name=name, dsn=escaped, directory=directory, settings=lines)
+        )
+        yield kind(name, "db", ["-q", str(config)])
 
 
 def install(dsn: str) -> None:
@@ -56,10 +73,7 @@ def work(dsn: str, log: protocol.Log) -> None:
             if log.complete:
                 self.stop()
 
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory, "ini")
-        config.write_text(CONFIG.format(dsn=dsn.replace("%", "%%"), directory=directory))
-        worker = Worker("worker", "db", ["-q", str(config)])
+    with configured(Worker, "worker", dsn, {}) as worker:
         log.ready()
         worker.start()
 

@@ -13,7 +13,7 @@ from benchmarks.programs import protocol
 
 
 def install(dsn: str) -> None:
-    """Do nothing: its SQL file is installed already."""
+    """Make the queue; its SQL file is installed already."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select pgque.create_queue('q')")
         conn.execute("select pgque.subscribe('q', 'worker')")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -25,51 +24,39 @@ async def connected(dsn: str) -> AsyncIterator[AsyncpgDriver]:
         await conn.close()
 
 
-def install(dsn: str) -> None:
-    async def run() -> None:
-        async with connected(dsn) as driver:
-            queries = Queries(driver)
-            await queries.install()
-            await queries.optimize_autovacuum()
-
-    asyncio.run(run())
+async def install(dsn: str) -> None:
+    async with connected(dsn) as driver:
+        queries = Queries(driver)
+        await queries.install()
+        await queries.optimize_autovacuum()
 
 
-def send(dsn: str, payloads: Iterator[str]) -> None:
-    async def run() -> None:
-        async with connected(dsn) as driver:
-            queries = Queries(driver)
-            for payload in payloads:
-                await queries.enqueue("item", payload.encode())
-
-    asyncio.run(run())
+async def send(dsn: str, payloads: Iterator[str]) -> None:
+    async with connected(dsn) as driver:
+        queries = Queries(driver)
+        for payload in payloads:
+            await queries.enqueue("item", payload.encode())
 
 
-def bulk(dsn: str, payloads: Iterator[str]) -> None:
-    async def run() -> None:
-        async with connected(dsn) as driver:
-            items: list[bytes | None] = [payload.encode() for payload in payloads]
-            await Queries(driver).enqueue(["item"] * len(items), items, [0] * len(items))
-
-    asyncio.run(run())
+async def bulk(dsn: str, payloads: Iterator[str]) -> None:
+    async with connected(dsn) as driver:
+        items: list[bytes | None] = [payload.encode() for payload in payloads]
+        await Queries(driver).enqueue(["item"] * len(items), items, [0] * len(items))
 
 
-def work(dsn: str, log: protocol.Log) -> None:
-    async def run() -> None:
-        async with connected(dsn) as driver:
-            worker = PgQueuer(driver)
+async def work(dsn: str, log: protocol.Log) -> None:
+    async with connected(dsn) as driver:
+        worker = PgQueuer(driver)
 
-            @worker.entrypoint("item")
-            async def item(job: Job) -> None:
-                assert job.payload is not None
-                log.take(job.payload.decode())
-                if log.complete:
-                    worker.shutdown.set()
+        @worker.entrypoint("item")
+        async def item(job: Job) -> None:
+            assert job.payload is not None
+            log.take(job.payload.decode())
+            if log.complete:
+                worker.shutdown.set()
 
-            log.ready()
-            await worker.run(batch_size=BATCH_SIZE)
-
-    asyncio.run(run())
+        log.ready()
+        await worker.run(batch_size=BATCH_SIZE)
 
 
 if __name__ == "__main__":

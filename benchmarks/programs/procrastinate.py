@@ -20,35 +20,27 @@ def application(dsn: str) -> App:
     return App(connector=PsycopgConnector(conninfo=dsn))
 
 
-def install(dsn: str) -> None:
-    async def run() -> None:
-        async with application(dsn).open_async() as app:
-            await app.schema_manager.apply_schema_async()
-
-    asyncio.run(run())
+async def install(dsn: str) -> None:
+    async with application(dsn).open_async() as app:
+        await app.schema_manager.apply_schema_async()
 
 
-def send(dsn: str, payloads: Iterator[str]) -> None:
-    async def run() -> None:
-        async with application(dsn).open_async() as app:
-            item = app.configure_task("item")
-            for payload in payloads:
-                await item.defer_async(sent=payload)
-
-    asyncio.run(run())
+async def send(dsn: str, payloads: Iterator[str]) -> None:
+    async with application(dsn).open_async() as app:
+        item = app.configure_task("item")
+        for payload in payloads:
+            await item.defer_async(sent=payload)
 
 
-def bulk(dsn: str, payloads: Iterator[str]) -> None:
-    async def run() -> None:
-        async with application(dsn).open_async() as app:
-            items: list[JSONDict] = [{"sent": payload} for payload in payloads]
-            await app.configure_task("item").batch_defer_async(*items)
-
-    asyncio.run(run())
+async def bulk(dsn: str, payloads: Iterator[str]) -> None:
+    async with application(dsn).open_async() as app:
+        items: list[JSONDict] = [{"sent": payload} for payload in payloads]
+        await app.configure_task("item").batch_defer_async(*items)
 
 
-def work(dsn: str, log: protocol.Log) -> None:
+async def work(dsn: str, log: protocol.Log) -> None:
     app = application(dsn)
+    done = asyncio.Event()
 
     @app.task(name="item")
     async def item(sent: str) -> None:
@@ -56,20 +48,14 @@ def work(dsn: str, log: protocol.Log) -> None:
         if log.complete:
             done.set()
 
-    done = asyncio.Event()
-
-    async def run() -> None:
-        async with app.open_async():
-            worker = asyncio.create_task(
-                app.run_worker_async(concurrency=1 if protocol.SINGLY else 30)
-            )
-            log.ready()
-            await done.wait()
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
-
-    asyncio.run(run())
+    async with app.open_async():
+        concurrency = 1 if protocol.SINGLY else 30
+        worker = asyncio.create_task(app.run_worker_async(concurrency=concurrency))
+        log.ready()
+        await done.wait()
+        worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await worker
 
 
 if __name__ == "__main__":

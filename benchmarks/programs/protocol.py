@@ -3,13 +3,19 @@ standard library."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+Result: TypeAlias = Coroutine[Any, Any, None] | None
+"""What a command of a program returns, which may be `async`."""
 
 SINGLY = "SINGLY" in os.environ
 """Whether workers handle one item after the other, and do nothing else meanwhile."""
@@ -64,6 +70,50 @@ def payloads(count: int) -> Iterator[str]:
         yield repr(time.monotonic())
 
 
+def peak_memory(process: int | str = "self") -> int:
+    """The peak memory of a process in kB. getrusage() would include the parent's."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+class Reading(NamedTuple):
+    """The cost of reading everything once."""
+
+    seconds: float
+    events: int
+    memory: list[int]
+    """Growth of the process in kB, after a tenth and at the end."""
+
+
+class Notes:
+    """Notes the memory that this process uses at several moments."""
+
+    def __init__(self, a_tenth: int) -> None:
+        self.a_tenth = a_tenth
+        self.before = 0
+        self.memory: list[int] = []
+
+    def take(self) -> None:
+        self.memory.append(peak_memory() - self.before)
+
+    def read(self, reader: Reader, dsn: str) -> Reading:
+        self.before = peak_memory()
+        began = time.perf_counter()
+        events = reader(dsn, self)
+        took = time.perf_counter() - began
+        self.take()
+        return Reading(took, events, self.memory)
+
+
+Reader: TypeAlias = Callable[[str, Notes], int]
+"""Reads everything, takes a note when it has read a tenth, and returns the number of events."""
+
+
+def run(result: Result) -> None:
+    if result is not None:
+        asyncio.run(result)
+
+
 def timed(send: Callable[[], object]) -> None:
     began = time.monotonic()
     send()
@@ -71,22 +121,22 @@ def timed(send: Callable[[], object]) -> None:
 
 
 def main(
-    install: Callable[[str], object],
-    send: Callable[[str, Iterator[str]], object],
-    bulk: Callable[[str, Iterator[str]], object],
-    work: Callable[[str, Log], object],
+    install: Callable[[str], Result],
+    send: Callable[[str, Iterator[str]], Result],
+    bulk: Callable[[str, Iterator[str]], Result],
+    work: Callable[[str, Log], Result],
 ) -> None:
     """Run a command: each gets the DSN, and the items to send or a log for handled ones."""
     match sys.argv[1:]:
         case ["install", dsn]:
-            install(dsn)
+            run(install(dsn))
         case ["send", dsn, count, rate]:
-            timed(lambda: send(dsn, pace(int(count), float(rate))))
+            timed(lambda: run(send(dsn, pace(int(count), float(rate)))))
         case ["bulk", dsn, count]:
-            timed(lambda: bulk(dsn, payloads(int(count))))
+            timed(lambda: run(bulk(dsn, payloads(int(count)))))
         case ["work", dsn, count, seconds]:
             log = Log(int(count), float(seconds))
-            work(dsn, log)
+            run(work(dsn, log))
             log.report()
         case _:
             raise SystemExit(__doc__)

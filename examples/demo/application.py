@@ -49,7 +49,6 @@ class Application:
     def __init__(self, dsn: str, plan: Sequence[Step | BulkCorrection], *, seconds: float) -> None:
         self.commits: list[Commit] = []
         self.rollbacks = 0
-        self.flights = 0
         self.error: BaseException | None = None
         """The error of a writer, if one failed."""
         self._dsn = dsn
@@ -126,8 +125,6 @@ class Application:
         if step.lingers:
             self._stopped.wait(LINGER)
         self._commit(conn, len(step.flights))
-        with self._lock:
-            self.flights += len(step.flights)
 
     def _copy(self, conn: psycopg.Connection[Any], step: Step) -> None:
         with conn.cursor() as cursor, cursor.copy(COPY_FLIGHTS) as copy:
