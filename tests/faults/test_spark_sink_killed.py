@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
@@ -15,6 +16,9 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Spark and a stream take seconds to start, and several times that on a busy machine.
 START = 120.0
@@ -48,6 +52,8 @@ class HaltingSource(PgqDataSource):
 
 spark = local_session("local[2]")
 spark.dataSource.register(HaltingSource)
+"""
+STREAM = """
 query = (
     spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
     .text(directory + "/source")
@@ -64,7 +70,7 @@ query.awaitTermination()
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_driver_killed_around_its_commit_sends_every_line_once(
-    conn: Connection, dsn: str, queue: str, run: Run, tmp_path: Path
+    spark: SparkSession, conn: Connection, dsn: str, queue: str, run: Run, tmp_path: Path
 ) -> None:
     lines = [f"{n} {'x' * 100}" for n in range(5_000)]
     (tmp_path / "source").mkdir()
@@ -76,11 +82,12 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
     conn.execute("listen halted")
     conn.execute("select pg_advisory_lock(1)")
     for moment, visible in (("before commit", 0), ("after commit", len(lines))):
-        killed = run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), moment)
+        killed = run(sys.executable, "-c", DRIVER + STREAM, dsn, str(tmp_path), moment)
         assert list(conn.notifies(timeout=START, stop_after=1)), f"it did not get {moment}"
         killed.kill()
         assert sum(sent().values()) == visible
-    run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), "never").finish(START)
+    # In the session of this process: it starts sooner.
+    exec(STREAM, {"spark": spark, "dsn": dsn, "directory": str(tmp_path)})
     assert sent() == Counter(lines)
     tables = "select count(*) from pg_class where relnamespace = 'pgq_staging'::regnamespace"
     assert ops.value(conn, tables) == 0
