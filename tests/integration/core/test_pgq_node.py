@@ -355,6 +355,7 @@ def test_delayed_events_come_back_if_the_takeover_is_given_up(root: Connection) 
     assert ops.value(root, HANDED_OVER) == "[]"
 
 
+@pytest.mark.any_pg
 @pytest.mark.slow
 def test_they_do_though_they_are_more_than_a_json_array_holds(root: Connection) -> None:
     root.execute(
