@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
@@ -94,7 +93,7 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
 
 
 @pytest.mark.slow
-def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Server) -> None:
+def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(mortal: Server) -> None:
     from pyspark.sql.types import StringType, StructType
 
     from pgqpy_consumers.spark._options import WriteOptions
@@ -104,18 +103,16 @@ def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Serve
     schema = StructType().add("ev_type", StringType()).add("ev_data", StringType())
     lines = [f"{n} {'x' * 100}" for n in range(5_000)]
     rows = pa.record_batch([pa.array(["line"] * len(lines)), pa.array(lines)], names=names)
-    with Server(version=server.version) as mortal:
-        with psycopg.connect(mortal.dsn) as conn:
-            conn.execute(schema_sql().encode())
-            conn.execute("select pgq.create_queue('queue')")
-        job = PgqWriter(WriteOptions(dsn=mortal.dsn, queue="queue"), schema)
-        staged = job.write(iter([rows]))
-        mortal.kill()
-        mortal.restart()
-        with pytest.raises(StagedRowsLost):
-            job.commit([staged])
-        job.abort([staged])
-        with psycopg.connect(mortal.dsn) as conn:
-            assert conn.execute("select from pgq.event_template").fetchall() == []
-            left = "select from pg_class where relnamespace = 'pgq_staging'::regnamespace"
-            assert conn.execute(left).fetchall() == []
+    with psycopg.connect(mortal.dsn) as conn:
+        conn.execute("select pgq.create_queue('queue')")
+    job = PgqWriter(WriteOptions(dsn=mortal.dsn, queue="queue"), schema)
+    staged = job.write(iter([rows]))
+    mortal.kill()
+    mortal.restart()
+    with pytest.raises(StagedRowsLost):
+        job.commit([staged])
+    job.abort([staged])
+    with psycopg.connect(mortal.dsn) as conn:
+        assert conn.execute("select from pgq.event_template").fetchall() == []
+        left = "select from pg_class where relnamespace = 'pgq_staging'::regnamespace"
+        assert conn.execute(left).fetchall() == []
