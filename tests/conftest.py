@@ -63,8 +63,12 @@ SESSIONS = {
         *(f"{_SPARK}{letter}" for letter in "abc"),
         "tests/acceptance/test_spark_page.py",
         "tests/acceptance/test_which_class_page.py::test_spark",
+        "tests/integration/test_telemetry.py::test_a_spark_batch_",
     ),
-    "second": (_SPARK,),
+    "second": (
+        _SPARK,
+        "tests/faults/test_spark_sink_killed.py::test_a_driver_killed_",
+    ),
 }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Spark and a stream take seconds to start, and several times that on a busy machine.
 START = 120.0
@@ -48,6 +51,8 @@ class HaltingSource(PgqDataSource):
 
 spark = local_session("local[2]")
 spark.dataSource.register(HaltingSource)
+"""
+STREAM = """
 query = (
     spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
     .text(directory + "/source")
@@ -64,7 +69,7 @@ query.awaitTermination()
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_driver_killed_around_its_commit_sends_every_line_once(
-    conn: Connection, dsn: str, queue: str, run: Run, tmp_path: Path
+    spark: SparkSession, conn: Connection, dsn: str, queue: str, run: Run, tmp_path: Path
 ) -> None:
     lines = [f"{n} {'x' * 100}" for n in range(5_000)]
     (tmp_path / "source").mkdir()
@@ -76,18 +81,19 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
     conn.execute("listen halted")
     conn.execute("select pg_advisory_lock(1)")
     for moment, visible in (("before commit", 0), ("after commit", len(lines))):
-        killed = run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), moment)
+        killed = run(sys.executable, "-c", DRIVER + STREAM, dsn, str(tmp_path), moment)
         assert list(conn.notifies(timeout=START, stop_after=1)), f"it did not get {moment}"
         killed.kill()
         assert sum(sent().values()) == visible
-    run(sys.executable, "-c", DRIVER, dsn, str(tmp_path), "never").finish(START)
+    # In the session of this process: it starts sooner.
+    exec(STREAM, {"spark": spark, "dsn": dsn, "directory": str(tmp_path)})
     assert sent() == Counter(lines)
     tables = "select count(*) from pg_class where relnamespace = 'pgq_staging'::regnamespace"
     assert ops.value(conn, tables) == 0
 
 
 @pytest.mark.slow
-def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Server) -> None:
+def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(mortal: Server) -> None:
     from pyspark.sql.types import StringType, StructType
 
     from pgqpy_consumers.spark._options import WriteOptions
@@ -97,18 +103,16 @@ def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Serve
     schema = StructType().add("ev_type", StringType()).add("ev_data", StringType())
     lines = [f"{n} {'x' * 100}" for n in range(5_000)]
     rows = pa.record_batch([pa.array(["line"] * len(lines)), pa.array(lines)], names=names)
-    with Server(version=server.version) as mortal:
-        with psycopg.connect(mortal.dsn) as conn:
-            conn.execute(schema_sql().encode())
-            conn.execute("select pgq.create_queue('queue')")
-        job = PgqWriter(WriteOptions(dsn=mortal.dsn, queue="queue"), schema)
-        staged = job.write(iter([rows]))
-        mortal.kill()
-        mortal.restart()
-        with pytest.raises(StagedRowsLost):
-            job.commit([staged])
-        job.abort([staged])
-        with psycopg.connect(mortal.dsn) as conn:
-            assert conn.execute("select from pgq.event_template").fetchall() == []
-            left = "select from pg_class where relnamespace = 'pgq_staging'::regnamespace"
-            assert conn.execute(left).fetchall() == []
+    with psycopg.connect(mortal.dsn) as conn:
+        conn.execute("select pgq.create_queue('queue')")
+    job = PgqWriter(WriteOptions(dsn=mortal.dsn, queue="queue"), schema)
+    staged = job.write(iter([rows]))
+    mortal.kill()
+    mortal.restart()
+    with pytest.raises(StagedRowsLost):
+        job.commit([staged])
+    job.abort([staged])
+    with psycopg.connect(mortal.dsn) as conn:
+        assert conn.execute("select from pgq.event_template").fetchall() == []
+        left = "select from pg_class where relnamespace = 'pgq_staging'::regnamespace"
+        assert conn.execute(left).fetchall() == []

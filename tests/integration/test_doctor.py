@@ -498,11 +498,11 @@ def test_what_it_prints_mends_what_it_names(conn: Connection, cli: Cli) -> None:
 @pytest.mark.any_pg
 @pytest.mark.slow
 def test_a_standby_that_holds_back_the_horizon_is_named(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    mortal: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_storage, "OLD_TRANSACTIONS", 0)
-    with Server(version=server.version) as primary, standby_of(primary) as standby:
-        conn = connect(primary.dsn)
+    with standby_of(mortal) as standby:
+        conn = connect(mortal.dsn)
         on_standby = connect(standby.dsn)
         on_standby.execute("alter system set hot_standby_feedback = on")
         on_standby.execute("alter system set wal_receiver_status_interval = '1s'")

@@ -17,7 +17,8 @@ from pgqpy.errors import InvalidPayload, InvalidTask, PgqError
 from pgqpy.event import NewEvent
 from pgqpy.retry import FixedDelay, Retry, RetryPolicy
 from pgqpy.tasks import CurrentJob, Flow, TaskApp, TaskWorker, current_job
-from pgqpy.testing import ScratchDatabase, eager, run_job
+from pgqpy.testing import ScratchDatabase, _scratch, eager, run_job
+from tests.fixtures import queue_ops as ops
 
 pytestmark = pytest.mark.any_pg
 
@@ -88,6 +89,18 @@ def test_retries_without_delay_end_as_dead_letters(scratch: ScratchDatabase, kin
     scratch.drain(consumer)
     assert consumer.seen == [1]
     assert scratch.conn.execute("select dl_attempts from pgq.dead_letter").fetchall() == [(3,)]
+
+
+@pytest.mark.parametrize("kind", [Alone, Asynchronous])
+def test_events_that_are_put_back_for_ever_are_an_error(
+    scratch: ScratchDatabase, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_scratch, "ROUNDS", 3)
+    monkeypatch.setattr(kind, "retry_policy", FixedDelay(0))
+    scratch.insert_event("q", "broken")
+    with pytest.raises(PgqError, match="put events back 3 times, and they are due again"):
+        scratch.drain(kind(scratch.dsn))
+    assert ops.value(scratch.conn, "select max(ev_retry) from pgq.event_template") == 3
 
 
 def test_delayed_events_come_when_they_are_due(scratch: ScratchDatabase) -> None:

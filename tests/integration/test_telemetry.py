@@ -32,6 +32,8 @@ from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_telemetry import Traced, is_child, links, span_id, trace_id
 
+pytestmark = pytest.mark.any_pg
+
 #: A worker in a process of its own, which prints its spans.
 WORKER = """
 import json, sys

@@ -11,7 +11,7 @@ from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_standby import standby_of
-from tests.fixtures.fix_ticker import eventually, with_schema
+from tests.fixtures.fix_ticker import eventually
 
 pytestmark = pytest.mark.smoke
 
@@ -120,21 +120,19 @@ def test_a_query_reads_little_but_its_batch(conn: Connection, connect: Connect, 
 
 
 @pytest.mark.slow
-def test_a_hot_standby_gives_the_same_rows(server: Server, connect: Connect) -> None:
-    with Server(version=server.version) as primary:
-        conn = connect(with_schema(primary.dsn))
-        conn.execute("select pgq.create_queue('q')")
-        ops.register(conn, "q", "c")
-        with standby_of(primary) as standby:
-            batch = ops.open_batch(conn, "q", "c", *(f"event {number}" for number in range(10)))
-            query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
-            rows = ops.events(conn, batch)
-            reached = ops.value(conn, "select pg_current_wal_lsn()::text")
+def test_a_hot_standby_gives_the_same_rows(mortal: Server, connect: Connect) -> None:
+    conn = connect(mortal.dsn)
+    conn.execute("select pgq.create_queue('q')")
+    ops.register(conn, "q", "c")
+    with standby_of(mortal) as standby:
+        batch = ops.open_batch(conn, "q", "c", *(f"event {number}" for number in range(10)))
+        query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
+        rows = ops.events(conn, batch)
+        reached = ops.value(conn, "select pg_current_wal_lsn()::text")
 
-            other = connect(standby.dsn)
-            assert ops.value(other, "select pg_is_in_recovery()")
-            eventually(other, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached)
-            assert other.execute(query.encode()).fetchall() == rows
-            assert ops.events(other, batch) == rows
-            other.close()
-        conn.close()
+        other = connect(standby.dsn)
+        assert ops.value(other, "select pg_is_in_recovery()")
+        eventually(other, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached)
+        assert other.execute(query.encode()).fetchall() == rows
+        assert ops.events(other, batch) == rows
+        other.close()

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
 from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection, with_snapshot
-from tests.fixtures.fix_ticker import with_schema
 
 pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture
-def mortal(server: Server) -> Iterator[Server]:
-    """A server with a queue, that a test may kill."""
-    with Server(version=server.version) as own:
-        with psycopg.connect(with_schema(own.dsn), autocommit=True) as conn:
-            conn.execute("select pgq.create_queue('q')")
-            ops.register(conn, "q", "c")
-        yield own
+def mortal(mortal: Server) -> Server:
+    """With a queue."""
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        conn.execute("select pgq.create_queue('q')")
+        ops.register(conn, "q", "c")
+    return mortal
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from pgqpy.embedded import Server
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.dumps import dump, restored_elsewhere, use_up_transaction_ids
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import with_schema
 
 pytestmark = pytest.mark.smoke
 
@@ -64,18 +63,15 @@ EXPECTED = {
 
 
 @pytest.fixture
-def restored(server: Server) -> Iterator[Connection]:
+def restored(server: Server, mortal: Server) -> Iterator[Connection]:
     """A database that was dumped in the middle of its work, in a cluster with lower ids."""
-    with (
-        Server(version=server.version) as source,
-        psycopg.connect(with_schema(source.dsn), autocommit=True) as conn,
-    ):
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
         use_up_transaction_ids(conn)
         # A transaction that is open at all the ticks and commits before the dump.
-        with psycopg.connect(source.dsn) as slow:
+        with psycopg.connect(mortal.dsn) as slow:
             slow.execute("select txid_current()")
             prepare_source(conn)
-        dumped = dump(source, source.dsn)
+        dumped = dump(mortal, mortal.dsn)
     with restored_elsewhere(server, dumped) as conn:
         yield conn
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import node_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import (
     AsRole,
@@ -20,6 +19,7 @@ from tests.fixtures.fix_db import (
     create_database,
     drop_database,
 )
+from tests.fixtures.fix_server import WITH_NODE
 
 COLUMNS = "ev_id, ev_time, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 
@@ -57,9 +57,8 @@ def root(node: Connection) -> Connection:
 @pytest.fixture
 def branch(root: Connection, server: Server, connect: Connect) -> Iterator[Connection]:
     """The branch b in a database of its own."""
-    database = create_database(server)
+    database = create_database(server, WITH_NODE)
     conn = connect(server.dsn_of(database))
-    conn.execute(node_sql().encode())
     administrator(conn)
     for name, location, dead in root.execute("select * from pgq_node.get_queue_locations('q')"):
         assert code(conn, "register_location", name, location, dead) == 200
@@ -355,6 +354,7 @@ def test_delayed_events_come_back_if_the_takeover_is_given_up(root: Connection) 
     assert ops.value(root, HANDED_OVER) == "[]"
 
 
+@pytest.mark.any_pg
 @pytest.mark.slow
 def test_they_do_though_they_are_more_than_a_json_array_holds(root: Connection) -> None:
     root.execute(

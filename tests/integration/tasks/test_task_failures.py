@@ -71,6 +71,7 @@ def test_a_lost_workers_last_attempt_is_one(tasks: Tasks) -> None:
     assert [each["error"] for each in failures(tasks, number)] == ["the worker was lost"]
 
 
+@pytest.mark.any_pg
 @pytest.mark.slow
 def test_headers_that_leave_no_room_keep_no_task_from_failing(tasks: Tasks) -> None:
     """PostgreSQL holds 256 MB of JSON."""

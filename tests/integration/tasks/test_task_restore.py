@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.dumps import dump, restored_elsewhere, use_up_transaction_ids
 from tests.fixtures.fix_client import wait_until
@@ -120,20 +119,17 @@ def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all
 
 
 @pytest.mark.slow
-def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -> None:
+def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(mortal: Server) -> None:
     """Commits are lost with it, as no session waited for the disk, those of sweeps too."""
-    settings: dict[str, str | int | bool] = {"synchronous_commit": False}
-    with Server(version=server.version, settings=settings) as crashing:
-        with psycopg.connect(crashing.dsn) as conn:
-            conn.execute(schema_sql().encode())
-            conn.execute("select pgq_task.create_queue('tasks')")
-            conn.commit()
-            conn.execute("checkpoint")
-        for _ in range(3):
-            with load(crashing.dsn) as working:
-                working.until_finished(100)
-                crashing.kill()
-            crashing.restart()
-        with psycopg.connect(crashing.dsn, autocommit=True) as conn:
-            tasks = ops.value(conn, COUNT)
-            assert drain(conn) == tasks
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        conn.execute("alter database postgres set synchronous_commit = off")
+        conn.execute("select pgq_task.create_queue('tasks')")
+        conn.execute("checkpoint")
+    for _ in range(3):
+        with load(mortal.dsn) as working:
+            working.until_finished(100)
+            mortal.kill()
+        mortal.restart()
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        tasks = ops.value(conn, COUNT)
+        assert drain(conn) == tasks

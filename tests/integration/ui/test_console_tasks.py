@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import migrate
 from pgqpy.tasks import Tasks
 from pgqpy.ui import _chosen
 from tests.fixtures.fix_client import wait_until
@@ -392,16 +391,14 @@ def test_steps_of_a_large_flow_are_drawn_together_with_counts(client: Client, ta
 
 
 @pytest.mark.slow
-def test_a_task_is_shown_on_a_standby(server: Server, console: Console) -> None:
-    with Server(version=server.version) as primary:
-        migrate(primary.dsn)
-        with psycopg.connect(primary.dsn, autocommit=True) as conn:
-            Tasks(conn).create_queue("mails")
-            number = Tasks(conn).push("mails", {"to": "ada"})
-        with standby_of(primary) as standby:
-            client, url = console(standby.dsn), f"/task?id={number}"
-            wait_until(lambda: client.get(url, headers={ROLE: OWNER}).status_code == 200)
-            shown = get(client, url)
-            assert "ada" in shown
-            assert "read-only" in shown
-            assert 'name="action"' not in shown
+def test_a_task_is_shown_on_a_standby(mortal: Server, console: Console) -> None:
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        Tasks(conn).create_queue("mails")
+        number = Tasks(conn).push("mails", {"to": "ada"})
+    with standby_of(mortal) as standby:
+        client, url = console(standby.dsn), f"/task?id={number}"
+        wait_until(lambda: client.get(url, headers={ROLE: OWNER}).status_code == 200)
+        shown = get(client, url)
+        assert "ada" in shown
+        assert "read-only" in shown
+        assert 'name="action"' not in shown
