@@ -427,13 +427,13 @@ def test_many_queues_consumers_and_dead_letters(dsn: str, conn: Connection, tab:
         "insert into pgq._dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason,"
         "       ev_id, ev_time, ev_type, ev_data)"
         " select 'q1', 'c1', 1, 3, 'reason ' || n % 10, n, now(), 'type', '{}'"
-        "  from generate_series(1, 100000) n"
+        "  from generate_series(1, 1000000) n"
     )
     with serving(pgqpy.ui.app(dsn, user=by_header)) as url:
         page = tab()
         page.goto(f"{url}/")
         figures = page.locator("#live_figures")
-        for name, number in (("Queues", 200), ("Consumers", 1_000), ("Dead letters", 100_000)):
+        for name, number in (("Queues", 200), ("Consumers", 1_000), ("Dead letters", 1_000_000)):
             see(figures.get_by_text(name, exact=True).locator(".."), f"{number:,}")
         assert page.locator("#live_queues tbody tr").count() == 200
         page.get_by_role("link", name="q1", exact=True).click()
