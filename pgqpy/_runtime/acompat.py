@@ -18,7 +18,6 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 T = TypeVar("T")
 
@@ -116,23 +115,6 @@ AsyncLock = asyncio.Lock
 Lock = nullcontext[None]
 """Replaces a lock where no two threads share anything."""
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Any, Any]]
-_shared = WeakKeyDictionary()
-
-
-def shared(make: Callable[[str], T], key: str) -> T:
-    """Make a new one for each call."""
-    return make(key)
-
-
-def async_shared(make: Callable[[str], T], key: str) -> T:
-    """Return one object for all callers in the running event loop that use this key."""
-    made = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    thing: T | None = made.get((make, key))
-    if thing is None:
-        thing = made[make, key] = make(key)
-    return thing
-
 
 class _StopSignals:
     """Handles SIGTERM and SIGINT while a callback is registered: the first signal calls them
@@ -226,20 +208,6 @@ async def async_holding(lock: threading.Lock) -> AsyncIterator[None]:
         yield
     finally:
         lock.release()
-
-
-def holding(lock: threading.Lock) -> threading.Lock:
-    return lock
-
-
-def async_deadline(seconds: float | None) -> asyncio.Timeout:
-    """Make a block that raises TimeoutError if it takes longer. None: no limit."""
-    return asyncio.timeout(seconds)
-
-
-def deadline(seconds: float | None) -> nullcontext[None]:
-    """Make a block without a limit: sync code cannot be interrupted."""
-    return nullcontext()
 
 
 def async_own_error(error: BaseException) -> Exception:
@@ -355,15 +323,6 @@ _threads = _Threads()
 def in_thread(call: Callable[[], T]) -> Future[T]:
     """Run a call in a thread that does not keep the process from ending."""
     return _threads.submit(call)
-
-
-async def async_blocking(call: Callable[[], T]) -> T:
-    """Run a call that blocks, in a thread."""
-    return await asyncio.wrap_future(in_thread(call))
-
-
-def blocking(call: Callable[[], T]) -> T:
-    return call()
 
 
 class _Slots:

@@ -180,5 +180,6 @@ def blame(event_id: int, error: BaseException) -> None:
 
 def blamed(error: BaseException) -> int | None:
     """Return the id of the event whose processing raised the error, if it is marked."""
-    found: int | None = getattr(error, _EVENT, None)
+    # A StopIteration becomes the cause of a RuntimeError.
+    found: int | None = getattr(error, _EVENT, getattr(error.__cause__, _EVENT, None))
     return found

@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/_runtime/session_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Connections of a consumer to a database, opened when needed and reopened after they broke."""
 
 from __future__ import annotations
@@ -8,42 +5,43 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 from psycopg import IsolationLevel
 
-from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy.connection import C, Connection, connect_as, read_committed
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.io import BATCH, PLAIN, AsyncIo
+from pgqpy.connection_async import AsyncConnection, C
 
 
 @dataclass(slots=True)
 class Session:
     """Two connections, for the transactions and to read events."""
 
+    io: AsyncIo
     dsn: str
     application_name: str
     prepare_threshold: int | None
     isolation_level: IsolationLevel
-    _working: BatchConnection | None = field(default=None, init=False)
-    _reading: Connection | None = field(default=None, init=False)
+    _working: AsyncBatchConnection | None = field(default=None, init=False)
+    _reading: AsyncConnection | None = field(default=None, init=False)
 
-    def working(self) -> BatchConnection:
+    async def working(self) -> AsyncBatchConnection:
         """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = self._connect(BatchConnection, self.dsn)
-            self._working.set_isolation_level(self.isolation_level)
+            self._working = await self._connect(BATCH, self.dsn)
+            await self.io.call(self._working.set_isolation_level, self.isolation_level)
         return self._working
 
-    def reading(self) -> Connection:
+    async def reading(self) -> AsyncConnection:
         if self._reading is None or self._reading.closed:
-            self._reading = self.connect_to_read(self.dsn)
+            self._reading = await self.connect_to_read(self.dsn)
         return self._reading
 
-    def connect_to_read(self, dsn: str) -> Connection:
+    async def connect_to_read(self, dsn: str) -> AsyncConnection:
         """Open a connection for events, there or to a copy of the server."""
-        conn = self._connect(psycopg.Connection[tuple[Any, ...]], dsn)
+        conn = await self._connect(PLAIN, dsn)
         if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
-            conn.execute(b"set client_encoding to SQL_ASCII", prepare=False)
+            await self.io.call(conn.execute, b"set client_encoding to SQL_ASCII", prepare=False)
         return conn
 
     @property
@@ -51,15 +49,15 @@ class Session:
         """Whether a connection that was open broke."""
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections; the next use opens them again."""
         for conn in (self._working, self._reading):
             if conn is not None:
-                conn.close()
+                await self.io.call(conn.close)
         self._working = self._reading = None
 
-    def _connect(self, kind: type[C], dsn: str) -> C:
-        conn = connect_as(
+    async def _connect(self, kind: tuple[type[C], type[Any]], dsn: str) -> C:
+        conn = await self.io.connect(
             kind,
             dsn,
             autocommit=True,
@@ -67,5 +65,5 @@ class Session:
             application_name=self.application_name,
         )
         # Workers that start, or switch partitions, at the same time would not get on otherwise.
-        read_committed(conn)
+        await self.io.read_committed(conn)
         return conn

@@ -14,10 +14,6 @@ _LOOK = 0.01
 _END = 5.0
 
 
-class Stopped(BaseException):
-    """Leave what is under way, as if it had not begun: `stop` was called."""
-
-
 class AsyncStoppable:
     """Base of classes with a `run`, which `stop` or a signal ends."""
 

@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/cascade/_lookout_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """A root that was away looks whether another node has taken over."""
 
 from __future__ import annotations
@@ -9,8 +6,7 @@ from time import monotonic
 
 import psycopg
 
-from pgqpy._runtime.acompat import blocking
-from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.words import plural
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._databases import Databases
@@ -31,45 +27,46 @@ class Lookout:
     higher one is only a hint, since events may bring it: the node that is the root must say so.
     """
 
-    def __init__(self, databases: Databases, dsn: str, queue: str) -> None:
+    def __init__(self, io: AsyncIo, databases: Databases, dsn: str, queue: str) -> None:
+        self._io = io
         self._databases = databases
         self._dsn = dsn
         self._queue = queue
         self._look_at = 0.0
         self._warned = False
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Look at another node, unless that was a short while ago, or this is no root."""
         if monotonic() < self._look_at:
             return
         database = self._databases.at(self._dsn)
-        with database.connection() as node:
-            is_ours = (database.kind(node))["is_ours"]
+        async with database.connection() as node:
+            is_ours = (await database.kind(node))["is_ours"]
             asked = (self._queue,)
-            others = fetch(node, statements.OTHERS, asked) if is_ours else []
+            others = await self._io.fetch(node, statements.OTHERS, asked) if is_ours else []
         for location, epoch in others:
-            heard = self._ask(location)
+            heard = await self._ask(location)
             if heard is not None:
                 if heard > epoch:
-                    self._fence()
+                    await self._fence()
                 break
         self._look_at = monotonic() + PAUSE
 
-    def _ask(self, location: str) -> int | None:
+    async def _ask(self, location: str) -> int | None:
         """Return the epoch of which a node has heard; None if it cannot tell."""
         try:
             database = self._databases.at(usable(location))
-            with database.connection() as conn:
-                if not (database.kind(conn))["is_ours"]:
+            async with database.connection() as conn:
+                if not (await database.kind(conn))["is_ours"]:
                     return None
-                ((epoch,),) = fetch(conn, statements.EPOCH, (self._queue,))
+                ((epoch,),) = await self._io.fetch(conn, statements.EPOCH, (self._queue,))
                 return int(epoch)
         except (PgqError, psycopg.Error):
             return None
 
-    def _fence(self) -> None:
+    async def _fence(self) -> None:
         fields = {"queue": self._queue}
-        local, rest = blocking(self._fence_if_replaced)
+        local, rest = await self._io.blocking(self._fence_if_replaced)
         if local.fenced_by is not None:
             logger.error(
                 "node %s is an old root of queue %s: %s has taken over. It refuses events now,"

@@ -1,6 +1,3 @@
-# WARNING: generated from pgqpy/cascade/_node_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """What a node's database says of the node, and of the consumers that have their state there."""
 
 from __future__ import annotations
@@ -8,25 +5,27 @@ from __future__ import annotations
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.failure import storable
-from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.cascade import _statements as statements
 from pgqpy.cascade._location import usable
 from pgqpy.cascade._statements import News, NodeState
-from pgqpy.connection import Connection
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import ConsumerNotRegistered, PgqError
 from pgqpy.retry import in_short
 
 _MOST_OF_AN_ERROR = 1_000
 
 
-def read_state(conn: Connection, queue: str, consumer: str | None = None) -> NodeState:
+async def read_state(
+    io: AsyncIo, conn: AsyncConnection, queue: str, consumer: str | None = None
+) -> NodeState:
     """Return the state of the node and of a consumer there, by default of its worker.
 
     Raises an error if the database is no node of the queue, or the state names no provider;
     ConsumerNotRegistered, CascadeError.
     """
     asked = consumer, consumer, queue
-    rows = fetch(conn, statements.STATE, asked, dict_row)
+    rows = await io.fetch(conn, statements.STATE, asked, dict_row)
     if not rows:
         raise no_node(queue)
     state = NodeState(**rows[0])
@@ -46,14 +45,14 @@ def read_state(conn: Connection, queue: str, consumer: str | None = None) -> Nod
     return state
 
 
-def lock_state(conn: Connection, queue: str, consumer: str) -> NodeState:
+async def lock_state(io: AsyncIo, conn: AsyncConnection, queue: str, consumer: str) -> NodeState:
     """Return the state of a consumer, which changes no more until the transaction ends.
 
     Raises ConsumerNotRegistered.
     """
     # An update locks it. Its error is over if the transaction commits.
-    fetch(conn, statements.NOTE_ERROR, (queue, consumer, None))
-    return read_state(conn, queue, consumer)
+    await io.fetch(conn, statements.NOTE_ERROR, (queue, consumer, None))
+    return await read_state(io, conn, queue, consumer)
 
 
 def check_worker(state: NodeState, queue: str) -> None:
@@ -73,9 +72,11 @@ def check_worker(state: NodeState, queue: str) -> None:
         )
 
 
-def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]:
+async def find_node(
+    io: AsyncIo, conn: AsyncConnection, queue: str, node: str | None
+) -> tuple[str, str]:
     """Return the name and the location of a node, by default of the one that this node copies."""
-    rows = fetch(conn, statements.LOCATION, (node, queue))
+    rows = await io.fetch(conn, statements.LOCATION, (node, queue))
     if not rows:
         raise no_node(queue)
     name, location = rows[0]
@@ -87,16 +88,19 @@ def find_node(conn: Connection, queue: str, node: str | None) -> tuple[str, str]
     return name, usable(location)
 
 
-def note_error(conn: Connection, queue: str, consumer: str, error: Exception) -> None:
+async def note_error(
+    io: AsyncIo, conn: AsyncConnection, queue: str, consumer: str, error: Exception
+) -> None:
     """Note in the state of a consumer why it cannot go on."""
     encoding = conn.info.parameter_status("server_encoding") or ""
     reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-    fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
+    await io.fetch(conn, statements.NOTE_ERROR, (queue, consumer, reason))
 
 
-def follow_news(
-    node: Connection,
-    source: Connection,
+async def follow_news(
+    io: AsyncIo,
+    node: AsyncConnection,
+    source: AsyncConnection,
     news: News,
     *,
     learns: bool,
@@ -110,30 +114,30 @@ def follow_news(
     queue = news.queue
     if news.nodes:
         theirs, ours = [
-            {name: more for name, *more in fetch(conn, statements.LOCATIONS, (queue,))}
+            {name: more for name, *more in await io.fetch(conn, statements.LOCATIONS, (queue,))}
             for conn in (source, node)
         ]
         known = theirs.keys() | ours.keys()
         for name in sorted(known if news.of_all_nodes else known & news.nodes):
             if name not in theirs:
-                fetch(node, statements.UNLOCATE, (queue, name))
+                await io.fetch(node, statements.UNLOCATE, (queue, name))
             elif theirs[name] != ours.get(name):
-                fetch(node, statements.LOCATE, (queue, name, *theirs[name]))
+                await io.fetch(node, statements.LOCATE, (queue, name, *theirs[name]))
     if news.watermark:
-        ((watermark, _),) = fetch(source, statements.PROGRESS, (queue,))
+        ((watermark, _),) = await io.fetch(source, statements.PROGRESS, (queue,))
         if watermark is not None:
-            fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
+            await io.fetch(node, statements.MOVE_WATERMARK, (queue, watermark))
     if news.epoch is not None and learns:
         epoch = news.epoch
         if knows:
-            ((epoch,),) = fetch(source, statements.EPOCH, (queue,))
-        fetch(node, statements.LEARN, (queue, epoch))
+            ((epoch,),) = await io.fetch(source, statements.EPOCH, (queue,))
+        await io.fetch(node, statements.LEARN, (queue, epoch))
     marked = any(news.parts.values())
-    for part, here in fetch(node, statements.PARTS, (queue,)) if marked else ():
+    for part, here in await io.fetch(node, statements.PARTS, (queue,)) if marked else ():
         if news.parts.get(part, 0) > here:
-            ((_, merged),) = fetch(source, statements.PROGRESS, (part,))
+            ((_, merged),) = await io.fetch(source, statements.PROGRESS, (part,))
             tick = min(news.parts[part], here if merged is None else merged)
-            fetch(node, statements.MOVE_PART, (queue, part, tick))
+            await io.fetch(node, statements.MOVE_PART, (queue, part, tick))
 
 
 def kept_twice(queue: str, node: str) -> PgqError:

@@ -17,9 +17,10 @@ from pgqpy._runtime.checks import COUNT, POSITIVE_SECONDS, SECONDS, check_settin
 from pgqpy._runtime.database import IDENTITY, Identity
 from pgqpy._runtime.failure import soon
 from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.cascade import _statements as statements
-from pgqpy.cascade._databases_async import AsyncDatabases
+from pgqpy.cascade._databases import Databases
 from pgqpy.cascade.worker_async import AsyncCascadedWorker
 from pgqpy.errors import InvalidConsumer, InvalidDsn, PgqError
 from pgqpy.log import logger
@@ -96,7 +97,7 @@ class Cascade(AsyncStoppable):
         check_settings(self, _SETTINGS)
         if ticker is not None:
             raise InvalidConsumer("a cascade makes no ticks: run `pgqpy ticker` for the roots")
-        databases = AsyncDatabases()
+        databases = Databases(AsyncIo())
         turns = asyncio.Semaphore(self.at_once)
         served = [_Served(self, dsn, databases, turns) for dsn in self.nodes]
         async with self._running(handle_signals=handle_signals) as waker:
@@ -120,7 +121,7 @@ class _Worker(AsyncCascadedWorker):
     """A worker that is woken when its node's state changes."""
 
     def __init__(
-        self, dsn: str, queue: str, node: str, databases: AsyncDatabases, turns: asyncio.Semaphore
+        self, dsn: str, queue: str, node: str, databases: Databases, turns: asyncio.Semaphore
     ) -> None:
         super().__init__(dsn, queue=queue, databases=databases)
         self._node = node
@@ -144,7 +145,7 @@ class _Served:
     """The nodes in one database, with a worker each."""
 
     def __init__(
-        self, cascade: Cascade, dsn: str, databases: AsyncDatabases, turns: asyncio.Semaphore
+        self, cascade: Cascade, dsn: str, databases: Databases, turns: asyncio.Semaphore
     ) -> None:
         self._cascade = cascade
         self._dsn = dsn

@@ -14,6 +14,14 @@ from pgqpy.event import Event, Retries
 from pgqpy.models import BatchStats
 
 
+class Stopped(BaseException):
+    """Leave a batch, as if its processing had not begun: `stop` was called."""
+
+
+class RunInPieces(Exception):
+    """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
+
+
 # Long: a field each for what the server tells of a batch.
 @dataclass(eq=False, kw_only=True)
 class BatchFields:

@@ -22,6 +22,7 @@ from pgqpy._runtime.acompat import own_error
 from pgqpy._runtime.batch_connection import savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection import Connection
+from pgqpy.consumer._batch import RunInPieces
 from pgqpy.consumer._concurrency import ConcurrentEvents
 from pgqpy.consumer.batch import Batch
 from pgqpy.event import Event, UnreadableEvent
@@ -29,10 +30,6 @@ from pgqpy.event import Event, UnreadableEvent
 #: The maximum events of a piece; its payload is limited, too: a piece is held in memory.
 MOST_EVENTS = 256
 MOST_CHARACTERS = 1_000_000
-
-
-class RunInPieces(Exception):
-    """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pgqpy._runtime.acompat import async_own_error
 from pgqpy._runtime.batch_connection_async import async_savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._batch import RunInPieces
 from pgqpy.consumer._concurrency import AsyncConcurrentEvents
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.event import Event, UnreadableEvent
@@ -26,10 +27,6 @@ from pgqpy.event import Event, UnreadableEvent
 #: The maximum events of a piece; its payload is limited, too: a piece is held in memory.
 MOST_EVENTS = 256
 MOST_CHARACTERS = 1_000_000
-
-
-class RunInPieces(Exception):
-    """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
 
 
 @dataclass(frozen=True, slots=True)

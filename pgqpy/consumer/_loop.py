@@ -1,13 +1,8 @@
-# WARNING: generated from pgqpy/consumer/_loop_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """The loop of a consumer: open a batch, process and finish it in one transaction, wait for more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from time import monotonic
 from typing import Any, ClassVar
@@ -15,26 +10,25 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.acompat import Interruptible, Waker
+from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.contracts import Contracts
+from pgqpy._runtime.contracts_async import AsyncContracts
 from pgqpy._runtime.failure import blamed, soon, storable, traceback_of
-from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.session import Session
-from pgqpy._runtime.stoppable import Stoppable, Stopped
 from pgqpy._wire.contract import Validators
 from pgqpy.admin import Admin
-from pgqpy.connection import Connection
+from pgqpy.admin_async import AsyncAdmin
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._batch import fields_of
-from pgqpy.consumer._events import RunInPieces
+from pgqpy.consumer._batch import RunInPieces, Stopped, fields_of
 from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer._standby import Standby
 from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PERMANENT, BatchLost, ConnectionFailed, LeaseLost, PgqError
-from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import in_short
@@ -45,53 +39,6 @@ _TRUST = 100
 #: Seconds without a tick, and without a batch, that are worth a warning; and until the next one.
 _NO_TICK = 10.0
 _AGAIN = 60.0
-
-
-class Hooks(Stoppable, ConsumerSettings):
-    """The methods of a consumer that its loop calls, to be overridden."""
-
-    def process_batch(self, conn: Connection, batch: Batch) -> None:
-        """Process a batch; see `Consumer`."""
-        raise NotImplementedError
-
-    def on_batch(self, stats: BatchStats) -> None:
-        """Called when a batch is committed: the place for metrics."""
-
-    def on_error(self, error: Exception, batch: Batch | None) -> None:
-        """Called when a batch was rolled back, or (without a batch) when the database is away.
-
-        It will be retried; raise here to leave `run` instead. The error is logged already.
-        """
-
-    def on_event_failed(self, event: Event, error: Exception, delay: timedelta | None) -> None:
-        """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
-
-        Both happen when the batch is finished. The error is logged already. Raise here to retry the
-        whole batch instead.
-        """
-
-    def on_lag(self, lag: timedelta, batch: Batch) -> None:
-        """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
-        logger.warning(
-            "consumer %s lags %s behind", self.consumer, lag, extra=self.log_fields(batch)
-        )
-
-    def wants_batch(self, conn: Connection) -> bool:
-        """Whether to open a batch now; asked before each, with the connection that opens it.
-
-        If not, `run` waits and asks again, or ends if it is to run until the queue is empty.
-        """
-        return True
-
-    def around_batch(
-        self, batch: Batch, idle: Callable[[], Connection]
-    ) -> AbstractContextManager[None]:
-        """Return a block around the processing of a batch and its commit.
-
-        ``idle`` returns the connection that reads events; nothing else uses it if the batch is not
-        iterated.
-        """
-        return nullcontext()
 
 
 class Loop:
@@ -108,16 +55,18 @@ class Loop:
     _unannounced = False
     #: The maximum seconds between looks for a batch.
     _longest_wait = math.inf
-    #: The class of the batches.
-    _kind: ClassVar[Callable[..., Batch]] = Batch
+    #: The classes of the batches, for asyncio and for threads.
+    _batch_kinds: ClassVar[tuple[type[AsyncBatch], type[Any]]] = AsyncBatch, Batch
 
-    def __init__(self, consumer: Hooks, waker: Waker, *, strict: bool) -> None:
+    def __init__(self, consumer: ConsumerSettings, waker: AsyncWaker, *, strict: bool) -> None:
         """With ``strict`` any error ends it."""
         self._consumer = consumer
+        self._io = consumer._io
         self._names = consumer.queue, consumer.consumer
         self._waker = waker
         self._strict = strict
         self._session = Session(
+            self._io,
             consumer.dsn,
             application_name=consumer.session_name(),
             prepare_threshold=consumer.prepare_threshold,
@@ -130,19 +79,19 @@ class Loop:
         self._standby: Standby | None = None
         if consumer.read_dsn is not None:
             self._standby = Standby(consumer, waker, self._session, consumer.read_dsn)
-        self._contracts = Contracts(consumer.queue)
+        self._contracts = self._io.either(AsyncContracts, Contracts)(consumer.queue)
         self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
         self._losses = Backoff(0.1, consumer.reconnect_cap)
         #: The batch that is processed now.
-        self._at_work_on: Batch | None = None
+        self._at_work_on: AsyncBatch | None = None
         #: A failure that lost its connection, to be recorded over the next one.
-        self._unnoted: tuple[Batch, Exception] | None = None
+        self._unnoted: tuple[AsyncBatch, Exception] | None = None
         self._look_at = monotonic() + _NO_TICK
 
-    def run(self, *, until_empty: bool) -> None:
+    async def run(self, *, until_empty: bool) -> None:
         """Process batches until the consumer is told to stop, or there are no more."""
         consumer = self._consumer
-        new = self._join(self._session.working())
+        new = await self._join(await self._session.working())
         logger.info(
             "consumer %s %s",
             consumer.consumer,
@@ -150,60 +99,62 @@ class Loop:
             extra=consumer.log_fields(),
         )
         while not consumer.stopping:
-            if self.step():
+            if await self.step():
                 continue
             if until_empty:
                 self._look_at = monotonic()
-                self._look_for_ticks()
+                await self._look_for_ticks()
                 break
             # Ticks before the first LISTEN were not notified: poll once more.
-            if self._subscription is None or not self._subscription.open():
-                self._wait()
-                self._look_for_ticks()
-        self._leave()
+            if self._subscription is None or not await self._subscription.open():
+                await self._wait()
+                await self._look_for_ticks()
+        await self._leave()
         logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
 
-    def close(self) -> None:
-        self._disconnect()
+    async def close(self) -> None:
+        await self._disconnect()
         if self._standby is not None:
-            self._standby.close()
+            await self._standby.close()
 
     def _subscribe(self, dsn: str) -> None:
         if self._consumer.listen:
-            self._subscription = Subscription(dsn, self._consumer.queue)
+            self._subscription = Subscription(self._io, dsn, self._consumer.queue)
 
-    def _disconnect(self) -> None:
+    async def _disconnect(self) -> None:
         """Close all connections; the next use opens them again."""
-        self._session.close()
+        await self._session.close()
         if self._subscription is not None:
-            self._subscription.close()
+            await self._subscription.close()
 
-    def _join(self, conn: Connection) -> bool:
+    async def _join(self, conn: AsyncConnection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        return Admin(conn).register_consumer(*self._names, self._consumer.start)
+        admin = self._io.either(AsyncAdmin, Admin)(conn)
+        return await self._io.call(admin.register_consumer, *self._names, self._consumer.start)
 
-    def _wait(self) -> None:
+    async def _wait(self) -> None:
         seconds = self._consumer.poll_interval
         if self._subscription is None:
-            self._waker.wait(min(seconds, self._longest_wait))
+            await self._io.call(self._waker.wait, min(seconds, self._longest_wait))
             return
         announced = self._consumer.min_lag is None and not self._unannounced
         if announced and self._subscription.works:
             # Polling only covers a connection that dies unnoticed.
             seconds *= _TRUST
-        self._subscription.wait(self._waker, min(seconds, self._longest_wait))
+        await self._subscription.wait(self._waker, min(seconds, self._longest_wait))
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         """Clean up when `run` ends without an error."""
 
-    def _look_for_ticks(self) -> None:
+    async def _look_for_ticks(self) -> None:
         """Warn if events wait for a tick: nothing else says that no ticker runs."""
         if monotonic() < self._look_at:
             return
         self._look_at = monotonic() + _AGAIN
         queue = self._consumer.queue
         try:
-            (info,) = Admin(self._asking()).get_queue_info(queue)
+            admin = self._io.either(AsyncAdmin, Admin)(await self._asking())
+            (info,) = await self._io.call(admin.get_queue_info, queue)
         except PgqError:
             return  # The next step meets it, too.
         lag = info.ticker_lag or timedelta()
@@ -216,39 +167,45 @@ class Loop:
                 extra=self._consumer.log_fields(),
             )
 
-    def step(self) -> bool:
+    async def step(self) -> bool:
         """Process a batch if there is one. False if it is time to wait for the next."""
         consumer = self._consumer
+        guard = consumer._shard_guard
         try:
-            if not consumer.wants_batch(self._session.working()):
+            conn = await self._session.working()
+            if guard is not None and not await guard.wants_batch(conn):
                 return False
-            batch = self._open()
+            if not await self._io.call(consumer.wants_batch, conn):
+                return False
+            batch = await self._open()
         except PgqError as error:
             if self._strict or isinstance(error, PERMANENT):
                 raise
-            self._reconnect(error)
+            await self._reconnect(error)
             return True
         self._losses.reset()
         if self._unnoted is not None:
-            self._note_failure(*self._unnoted)
+            await self._note_failure(*self._unnoted)
         if batch is None:
             return False
         self._at_work_on = batch
         if consumer.max_lag is not None and batch.lag > consumer.max_lag:
-            consumer.on_lag(batch.lag, batch)
+            await self._io.call(consumer.on_lag, batch.lag, batch)
         try:
-            with consumer.around_batch(batch, self._session.reading):
-                stats = self._process(batch)
+            if guard is not None:
+                await guard.check()
+            async with self._io.block(consumer.around_batch(batch, self._idle)):
+                stats = await self._process(batch)
         except Stopped:
             # The batch stays open; its finished events are recorded.
             return False
         except Exception as error:
-            self._note_failure(batch, error)
+            await self._note_failure(batch, error)
             if self._strict:
                 raise
-            self._failed(batch, error)
+            await self._failed(batch, error)
             return True
-        self._done(batch)
+        await self._done(batch)
         self._look_at = monotonic() + _NO_TICK
         logger.debug(
             "batch %s done: %s events in %.3f s",
@@ -263,23 +220,27 @@ class Loop:
                 "seconds": stats.seconds,
             },
         )
-        consumer.on_batch(stats)
+        await self._io.call(consumer.on_batch, stats)
         return self._more(batch)
+
+    def _idle(self) -> Any:
+        """Return the connection that reads events, for the consumer's own code."""
+        return self._io.run(self._session.reading())
 
     # --- opening
 
-    def _asking(self) -> Connection:
+    async def _asking(self) -> AsyncConnection:
         """Return the connection for opening the next batch; later notifications are new."""
-        conn = self._session.working()
+        conn = await self._session.working()
         if self._subscription is not None:
             self._subscription.ask()
         return conn
 
-    def _open(self) -> Batch | None:
+    async def _open(self) -> AsyncBatch | None:
         """Open the next batch, or get the one that is still open, and commit."""
-        conn = self._asking()
-        (row,) = fetch(conn, *self._statement(), dict_row, binary=True)
-        return None if row["batch_id"] is None else self._made(row)
+        conn = await self._asking()
+        (row,) = await self._io.fetch(conn, *self._statement(), dict_row, binary=True)
+        return None if row["batch_id"] is None else await self._made(row)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         wanted = *self._names, self._consumer.batch_size, self._consumer.min_lag
@@ -293,70 +254,70 @@ class Loop:
             return -1
         return sql.MOST_INLINE
 
-    def _made(self, row: dict[str, Any], **more: Any) -> Batch:
+    async def _made(self, row: dict[str, Any], **more: Any) -> AsyncBatch:
         """Return the batch of a row; a large one is read on the session's other connection."""
         rows = row["events"]
-        return self._kind(
+        return self._io.either(*self._batch_kinds)(
             **fields_of(row),
             queue=self._consumer.queue,
             consumer=self._consumer.consumer,
             event_types=self._consumer.event_types,
-            validators=self._validators(),
-            source=self._session.reading() if rows is None else rows,
+            validators=await self._validators(),
+            source=await self._session.reading() if rows is None else rows,
             elsewhere=self._standby,
             **more,
         )
 
-    def _validators(self) -> Validators | None:
+    async def _validators(self) -> Validators | None:
         if not self._consumer.check_contracts:
             return None
-        return self._contracts.read(self._asking())
+        return await self._io.call(self._contracts.read, await self._asking())
 
     # --- processing
 
-    def _process(self, batch: Batch) -> BatchStats:
+    async def _process(self, batch: AsyncBatch) -> BatchStats:
         """Process and finish a batch in one transaction."""
         started = monotonic()
-        conn = self._session.working()
+        conn = await self._session.working()
         with processing_batch(batch):
             try:
                 try:
-                    self._transact(conn, batch)
+                    await self._transact(conn, batch)
                 except RunInPieces:
-                    batch.start_over(in_pieces=True)
+                    await self._io.call(batch.start_over, in_pieces=True)
                 # Outside of the `except`: the error would be the context of every later one.
                 if batch.in_pieces:
-                    self._transact(conn, batch)
+                    await self._transact(conn, batch)
             finally:
                 self._at_work_on = None
-                batch.close()
+                await self._io.call(batch.close)
         return batch.stats(monotonic() - started)
 
-    def _transact(self, conn: BatchConnection, batch: Batch) -> None:
-        with conn.batch():
+    async def _transact(self, conn: AsyncBatchConnection, batch: AsyncBatch) -> None:
+        async with self._io.block(conn.batch()):
             # A batch that raises a CancelledError of its own has failed.
-            with Interruptible():
-                self._consumer.process_batch(conn, batch)
+            with self._io.interruptible():
+                await self._io.call(self._consumer.process_batch, conn, batch)
             if not batch.retries:
-                conn.forgo_transaction()
-            batch.finish(conn)
+                await self._io.call(conn.forgo_transaction)
+            await self._io.call(batch.finish, conn)
 
-    def _done(self, batch: Batch) -> None:
+    async def _done(self, batch: AsyncBatch) -> None:
         """Note that a batch was finished."""
         self._failures.reset()
 
-    def _more(self, batch: Batch) -> bool:
+    def _more(self, batch: AsyncBatch) -> bool:
         """Whether there may be a batch after this one."""
         # A poll in vain is a fifth of the cost of a small batch.
         return self._subscription is None or not self._subscription.up_to_date(batch.tick)
 
     # --- failures
 
-    def _failed(self, batch: Batch, error: Exception) -> None:
+    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
         """Log a failed batch, and pause. Raises errors that waiting does not cure."""
         self._at_work_on = None
         if self._lost:
-            self._reconnect(error, batch)
+            await self._reconnect(error, batch)
             return
         fields = self._consumer.log_fields(batch)
         if isinstance(error, LeaseLost):
@@ -375,11 +336,11 @@ class Loop:
             exc_info=error,
             extra=fields | {"pause": pause} | ({} if event_id is None else {"event_id": event_id}),
         )
-        self._consumer.on_error(error, batch)
+        await self._io.call(self._consumer.on_error, error, batch)
         if self._pauses:
-            self._sleep(pause)
+            await self._sleep(pause)
 
-    def _pause(self, batch: Batch) -> float:
+    def _pause(self, batch: AsyncBatch) -> float:
         """Return the seconds until a failed batch is retried."""
         return self._failures.pause()
 
@@ -387,14 +348,16 @@ class Loop:
     def _lost(self) -> bool:
         return self._session.lost
 
-    def _reconnect(self, error: Exception, batch: Batch | None = None) -> None:
+    async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
         """Close the connections that broke, and pause; the next use opens them again."""
         away = self._session.lost or isinstance(error, ConnectionFailed)
-        self._disconnect()
+        await self._disconnect()
         what = "lost the database" if away else "got no batch"
-        self._rest(what, self._losses, error, batch)
+        await self._rest(what, self._losses, error, batch)
 
-    def _rest(self, what: str, losses: Backoff, error: Exception, batch: Batch | None) -> None:
+    async def _rest(
+        self, what: str, losses: Backoff, error: Exception, batch: AsyncBatch | None
+    ) -> None:
         """Log a loss, and pause."""
         pause = losses.pause(error)
         logger.log(
@@ -406,10 +369,10 @@ class Loop:
             soon(pause),
             extra=self._consumer.log_fields(batch) | {"pause": pause},
         )
-        self._consumer.on_error(error, batch)
-        self._sleep(pause)
+        await self._io.call(self._consumer.on_error, error, batch)
+        await self._sleep(pause)
 
-    def _note_failure(self, batch: Batch, error: Exception) -> None:
+    async def _note_failure(self, batch: AsyncBatch, error: Exception) -> None:
         """Record the failure for ``pgqpy status``, if possible: the batch is rolled back
         already."""
         self._unnoted = None
@@ -420,10 +383,11 @@ class Loop:
             self._unnoted = batch, error
             return
         try:
-            conn = self._session.working()
+            conn = await self._session.working()
             encoding = conn.info.parameter_status("server_encoding") or ""
             text = f"{in_short(error)[:_MOST_OF_AN_ERROR]}\n\n{traceback_of(error)}"
-            conn.execute(sql.NOTE_FAILURE, (batch.id, storable(text, encoding), blamed(error)))
+            note = batch.id, storable(text, encoding), blamed(error)
+            await self._io.call(conn.execute, sql.NOTE_FAILURE, note)
         except (psycopg.Error, PgqError) as impossible:
             # The role lacks the right, or the queue is one of PgQ itself.
             logger.debug(
@@ -436,9 +400,9 @@ class Loop:
     def _warn(self, message: str, *arguments: object) -> None:
         logger.warning(message, *arguments, extra=self._consumer.log_fields())
 
-    def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         if not self._consumer.stopping:
-            self._waker.wait(seconds)
+            await self._io.call(self._waker.wait, seconds)
 
 
 _MOST_OF_AN_ERROR = 1_000

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Iterable
 
 import psycopg
 
 from pgqpy._runtime.acompat import Lock
 from pgqpy._wire import copy_protocol
-from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
+from pgqpy._wire.copy_format import HEADER, TRAILER, decode_events
 from pgqpy._wire.statements import copy_out
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
@@ -98,14 +98,13 @@ class Reader(CopyReader):
 
 
 class RowsReader:
-    """Reader of a small batch, whose events came with it."""
+    """Reader of events that have been received already, in blocks."""
 
-    def __init__(self, rows: Sequence[bytes]) -> None:
-        self._rows = rows
+    def __init__(self, blocks: Generator[Iterable[bytes]]) -> None:
+        self._blocks = blocks
 
     def read(self, retries: Retries | None) -> list[Event]:
-        rows, self._rows = self._rows, ()
-        return decode_events(copied(rows), retries)
+        return decode_events(next(self._blocks, ()), retries)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to stop."""
+        self._blocks.close()

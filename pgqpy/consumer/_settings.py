@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from psycopg import IsolationLevel
 
@@ -26,11 +26,13 @@ from pgqpy._runtime.checks import (
 )
 from pgqpy._runtime.failure import Failure, blame, decide, is_outage
 from pgqpy._runtime.heartbeat import unique_name
+from pgqpy._runtime.io import AsyncIo
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._batch import BatchFields
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
-from pgqpy.models import Start
+from pgqpy.models import BatchStats, Start
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.telemetry._spans import trace_fields
 
@@ -43,6 +45,15 @@ class RunOptions(TypedDict, total=False):
     until_empty: bool
     handle_signals: bool
     ticker: Literal["auto"] | None
+
+
+class Guard(NamedTuple):
+    """What a loop asks before each batch, if its queue is one of several shards."""
+
+    wants_batch: Callable[[AsyncConnection], Awaitable[bool]]
+    """Whether to open a batch now."""
+    check: Callable[[], Awaitable[None]]
+    """Raises Stopped if the batch that is open is not to be processed."""
 
 
 # Long: a setting each, which subclasses override.
@@ -112,6 +123,16 @@ class ConsumerSettings:
     handler: Any
     #: Set by `stop`.
     stopping: bool
+
+    # What its loop calls, by `_io`: asyncio awaits it.
+    _io: AsyncIo
+    process_batch: Callable[[Any, Any], Any]
+    on_batch: Callable[[BatchStats], Any]
+    on_error: Callable[[Exception, Any], Any]
+    on_lag: Callable[[timedelta, Any], Any]
+    wants_batch: Callable[[Any], Any]
+    around_batch: Callable[[Any, Callable[[], Any]], Any]
+    _shard_guard: Guard | None = None
 
     #: The methods of which a class overrides one, unless it has a handler.
     _ways: ClassVar[tuple[str, ...]] = ("process_batch", "process_event")

@@ -6,19 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 from pgqpy._runtime.checks import check_returned
+from pgqpy._runtime.io import Io
+from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._events import EventByEvent
-from pgqpy.consumer._loop import Hooks, Loop
+from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer.batch import Batch
 from pgqpy.event import Event, UnreadableEvent
-from pgqpy.models import Start
+from pgqpy.log import logger
+from pgqpy.models import BatchStats, Start
 from pgqpy.telemetry import _spans as spans
 
 
@@ -36,7 +41,7 @@ class ConsumerOptions(TypedDict, total=False):
     prepare_threshold: int | None
 
 
-class Consumer(Hooks):
+class Consumer(Stoppable, ConsumerSettings):
     """Takes a queue's events in batches and stores its position.
 
     Subclass it, name the queue and the consumer, and process events::
@@ -60,6 +65,10 @@ class Consumer(Hooks):
     The batch is opened in a transaction of its own, so that it stays the same batch, with the same
     id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
+
+    _io = Io()
+    _loop_kind: ClassVar[Callable[..., Loop]] = Loop
+    _loop: Loop
 
     def __init__(
         self,
@@ -95,7 +104,7 @@ class Consumer(Hooks):
         self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 
-    # --- to be overridden, beside the hooks
+    # --- to be overridden
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Process a batch inside the transaction that ``conn`` begins when it is first used.
@@ -115,6 +124,45 @@ class Consumer(Hooks):
         the handler.
         """
         self._handle(conn, event)
+
+    def on_batch(self, stats: BatchStats) -> None:
+        """Called when a batch is committed: the place for metrics."""
+
+    def on_error(self, error: Exception, batch: Batch | None) -> None:
+        """Called when a batch was rolled back, or (without a batch) when the database is away.
+
+        It will be retried; raise here to leave `run` instead. The error is logged already.
+        """
+
+    def on_event_failed(self, event: Event, error: Exception, delay: timedelta | None) -> None:
+        """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
+
+        Both happen when the batch is finished. The error is logged already. Raise here to retry the
+        whole batch instead.
+        """
+
+    def on_lag(self, lag: timedelta, batch: Batch) -> None:
+        """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
+        logger.warning(
+            "consumer %s lags %s behind", self.consumer, lag, extra=self.log_fields(batch)
+        )
+
+    def wants_batch(self, conn: Connection) -> bool:
+        """Whether to open a batch now; asked before each, with the connection that opens it.
+
+        If not, `run` waits and asks again, or ends if it is to run until the queue is empty.
+        """
+        return True
+
+    def around_batch(
+        self, batch: Batch, idle: Callable[[], Connection]
+    ) -> AbstractContextManager[None]:
+        """Return a block around the processing of a batch and its commit.
+
+        ``idle`` returns the connection that reads events; nothing else uses it if the batch is not
+        iterated.
+        """
+        return nullcontext()
 
     # --- the life of a consumer
 
@@ -139,7 +187,7 @@ class Consumer(Hooks):
     def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
         with self._new_loop(handle_signals=False, strict=True, ticker=None) as loop:
-            return loop.step()
+            return self._io.run(loop.step())
 
     def run(
         self,
@@ -168,7 +216,7 @@ class Consumer(Hooks):
         with self._new_loop(
             handle_signals=handle_signals, strict=until_empty, ticker=ticker
         ) as loop:
-            loop.run(until_empty=until_empty)
+            self._io.run(loop.run(until_empty=until_empty))
 
     def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
         """Apply the error and ``retry_policy`` to an event.
@@ -187,9 +235,6 @@ class Consumer(Hooks):
             raise NotImplementedError
         check_returned(self.handler(conn, event))
 
-    def _kind_of_loop(self) -> type[Loop]:
-        return Loop
-
     @contextmanager
     def _new_loop(
         self, *, handle_signals: bool, strict: bool, ticker: Literal["auto"] | None
@@ -199,11 +244,11 @@ class Consumer(Hooks):
             self._running(handle_signals=handle_signals) as waker,
             self._ticking(waker, self.listen_dsn, ticker),
         ):
-            self._loop = self._kind_of_loop()(self, waker, strict=strict)
+            self._loop = loop = self._loop_kind(self, waker, strict=strict)
             try:
-                yield self._loop
+                yield loop
             finally:
-                self._loop.close()
+                self._io.run(loop.close())
 
     def _traced(self, batch: Batch, process: Callable[[Event], object]) -> Callable[[Event], None]:
         """Return what processes an event, within a span if telemetry is on."""

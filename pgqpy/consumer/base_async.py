@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 from pgqpy._runtime.checks import check_returned
+from pgqpy._runtime.io import AsyncIo
+from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer._events_async import AsyncEventByEvent
-from pgqpy.consumer._loop_async import AsyncHooks, AsyncLoop
+from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._settings import ConsumerSettings
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.event import Event, UnreadableEvent
-from pgqpy.models import Start
+from pgqpy.log import logger
+from pgqpy.models import BatchStats, Start
 from pgqpy.telemetry import _spans as spans
 
 
@@ -33,7 +38,7 @@ class ConsumerOptions(TypedDict, total=False):
     prepare_threshold: int | None
 
 
-class AsyncConsumer(AsyncHooks):
+class AsyncConsumer(AsyncStoppable, ConsumerSettings):
     """Takes a queue's events in batches and stores its position.
 
     Subclass it, name the queue and the consumer, and process events::
@@ -57,6 +62,10 @@ class AsyncConsumer(AsyncHooks):
     The batch is opened in a transaction of its own, so that it stays the same batch, with the same
     id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
+
+    _io = AsyncIo()
+    _loop_kind: ClassVar[Callable[..., Loop]] = Loop
+    _loop: Loop
 
     def __init__(
         self,
@@ -92,7 +101,7 @@ class AsyncConsumer(AsyncHooks):
         self.read_dsn = read_dsn
         self.prepare_threshold = prepare_threshold
 
-    # --- to be overridden, beside the hooks
+    # --- to be overridden
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch inside the transaction that ``conn`` begins when it is first used.
@@ -112,6 +121,47 @@ class AsyncConsumer(AsyncHooks):
         the handler.
         """
         await self._handle(conn, event)
+
+    async def on_batch(self, stats: BatchStats) -> None:
+        """Called when a batch is committed: the place for metrics."""
+
+    async def on_error(self, error: Exception, batch: AsyncBatch | None) -> None:
+        """Called when a batch was rolled back, or (without a batch) when the database is away.
+
+        It will be retried; raise here to leave `run` instead. The error is logged already.
+        """
+
+    async def on_event_failed(
+        self, event: Event, error: Exception, delay: timedelta | None
+    ) -> None:
+        """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
+
+        Both happen when the batch is finished. The error is logged already. Raise here to retry the
+        whole batch instead.
+        """
+
+    async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
+        """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
+        logger.warning(
+            "consumer %s lags %s behind", self.consumer, lag, extra=self.log_fields(batch)
+        )
+
+    async def wants_batch(self, conn: AsyncConnection) -> bool:
+        """Whether to open a batch now; asked before each, with the connection that opens it.
+
+        If not, `run` waits and asks again, or ends if it is to run until the queue is empty.
+        """
+        return True
+
+    def around_batch(
+        self, batch: AsyncBatch, idle: Callable[[], Awaitable[AsyncConnection]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Return a block around the processing of a batch and its commit.
+
+        ``idle`` returns the connection that reads events; nothing else uses it if the batch is not
+        iterated.
+        """
+        return nullcontext()
 
     # --- the life of a consumer
 
@@ -136,7 +186,7 @@ class AsyncConsumer(AsyncHooks):
     async def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
         async with self._new_loop(handle_signals=False, strict=True, ticker=None) as loop:
-            return await loop.step()
+            return await self._io.run(loop.step())
 
     async def run(
         self,
@@ -165,7 +215,7 @@ class AsyncConsumer(AsyncHooks):
         async with self._new_loop(
             handle_signals=handle_signals, strict=until_empty, ticker=ticker
         ) as loop:
-            await loop.run(until_empty=until_empty)
+            await self._io.run(loop.run(until_empty=until_empty))
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
         """Apply the error and ``retry_policy`` to an event.
@@ -184,23 +234,20 @@ class AsyncConsumer(AsyncHooks):
             raise NotImplementedError
         check_returned(await self.handler(conn, event))
 
-    def _kind_of_loop(self) -> type[AsyncLoop]:
-        return AsyncLoop
-
     @asynccontextmanager
     async def _new_loop(
         self, *, handle_signals: bool, strict: bool, ticker: Literal["auto"] | None
-    ) -> AsyncIterator[AsyncLoop]:
+    ) -> AsyncIterator[Loop]:
         self._check()
         async with (
             self._running(handle_signals=handle_signals) as waker,
             self._ticking(waker, self.listen_dsn, ticker),
         ):
-            self._loop = self._kind_of_loop()(self, waker, strict=strict)
+            self._loop = loop = self._loop_kind(self, waker, strict=strict)
             try:
-                yield self._loop
+                yield loop
             finally:
-                await self._loop.close()
+                await self._io.run(loop.close())
 
     def _traced(
         self, batch: AsyncBatch, process: Callable[[Event], Awaitable[object]]

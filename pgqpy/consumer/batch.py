@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
 from pgqpy._runtime.fetch import fetch
+from pgqpy._wire.copy_format import copied
 from pgqpy._wire.statements import call
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
@@ -61,9 +62,11 @@ class Batch(BatchFields):
 
     def _begin_to_read(self) -> Reader | RowsReader:
         if not isinstance(self.source, psycopg.Connection):
-            return RowsReader(self.source)
-        if self.elsewhere is not None and (read := self.elsewhere.read(self)) is not None:
-            return read
+            return RowsReader(_block(self.source))
+        if self.elsewhere is not None:
+            blocks = self.elsewhere.read(self)
+            if blocks is not None:
+                return RowsReader(blocks)
         reader = Reader(self.source)
         reader.start(self.sql, self.event_types)
         return reader
@@ -101,3 +104,7 @@ class Batch(BatchFields):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+
+def _block(rows: Sequence[bytes]) -> Generator[Iterable[bytes]]:
+    yield copied(rows)

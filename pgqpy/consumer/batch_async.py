@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
 from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._wire.copy_format import copied
 from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._batch import BatchFields
 from pgqpy.consumer._readers_async import AsyncReader, AsyncRowsReader
-from pgqpy.consumer._standby_async import AsyncStandby
+from pgqpy.consumer._standby import Standby
 from pgqpy.errors import BatchNotFound, PgqError
 from pgqpy.event import Event
 
@@ -32,7 +33,7 @@ class AsyncBatch(BatchFields):
     #: The connection that reads the events, or the rows of a small batch.
     source: AsyncConnection | Sequence[bytes] = field(repr=False)
     #: Reads the events instead, if it can.
-    elsewhere: AsyncStandby | None = field(default=None, repr=False)
+    elsewhere: Standby | None = field(default=None, repr=False)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events. Raises PgqError if the connection fails on the way."""
@@ -59,9 +60,11 @@ class AsyncBatch(BatchFields):
 
     async def _begin_to_read(self) -> AsyncReader | AsyncRowsReader:
         if not isinstance(self.source, psycopg.AsyncConnection):
-            return AsyncRowsReader(self.source)
-        if self.elsewhere is not None and (read := await self.elsewhere.read(self)) is not None:
-            return read
+            return AsyncRowsReader(_block(self.source))
+        if self.elsewhere is not None:
+            blocks = await self.elsewhere.read(self)
+            if blocks is not None:
+                return AsyncRowsReader(blocks)
         reader = AsyncReader(self.source)
         await reader.start(self.sql, self.event_types)
         return reader
@@ -99,3 +102,7 @@ class AsyncBatch(BatchFields):
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
+
+
+def _block(rows: Sequence[bytes]) -> Generator[Iterable[bytes]]:
+    yield copied(rows)

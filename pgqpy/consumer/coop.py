@@ -6,22 +6,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Unpack
 
-from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
-from pgqpy._runtime.fetch import fetch
-from pgqpy.connection import Connection
-from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._heartbeat import start_heartbeat
-from pgqpy.consumer._loop import Loop
-from pgqpy.consumer._settings import WorkerSettings
+from pgqpy.consumer._coop import CoopLoop, CoopSettings
 from pgqpy.consumer.base import Consumer, ConsumerOptions
-from pgqpy.consumer.batch import Batch
-from pgqpy.errors import PgqError
 
 
-class CoopConsumer(WorkerSettings, Consumer):
+class CoopConsumer(CoopSettings, Consumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
     Works like `Consumer`; start as many as the work needs, on as many machines. Each event
@@ -37,6 +29,8 @@ class CoopConsumer(WorkerSettings, Consumer):
 
     `unregister` unregisters the consumer, with all workers.
     """
+
+    _loop_kind = CoopLoop
 
     batch_size: int | None = 1_000
     """See `Consumer`. The ticks that one worker takes at once are not shared with the
@@ -61,65 +55,3 @@ class CoopConsumer(WorkerSettings, Consumer):
         self._name(worker_name)
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
-
-    def _kind_of_loop(self) -> type[Loop]:
-        return _CoopLoop
-
-
-class _CoopLoop(Loop):
-    """The run of a worker, with a heartbeat while it has a batch.
-
-    Not while it pauses after a failure: another one may take the batch over.
-    """
-
-    _consumer: CoopConsumer
-
-    def __init__(self, consumer: CoopConsumer, waker: Waker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._member = *self._names, consumer.worker_name
-        # No notification is sent when a worker dies.
-        self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
-        self._heartbeat = start_heartbeat(
-            consumer,
-            consumer.worker_name,
-            self._beat,
-            quarter,
-            needed=lambda: self._at_work_on is not None,
-        )
-
-    def close(self) -> None:
-        self._heartbeat.close(timeout=1)
-        super().close()
-
-    def _join(self, conn: Connection) -> bool:
-        # The worker would register the consumer, too, at the newest tick.
-        super()._join(conn)
-        ((new,),) = fetch(conn, sql.REGISTER_WORKER, self._member)
-        return bool(new)
-
-    def _leave(self) -> None:
-        try:
-            fetch(self._session.working(), sql.UNREGISTER_WORKER, self._member)
-        except PgqError as error:
-            # A failed batch must not be skipped; other workers take over, and clean up.
-            self._warn("worker %s stays registered: %s", self._member[2], error.message)
-
-    def _statement(self) -> tuple[bytes, list[Any]]:
-        consumer = self._consumer
-        bounds = consumer.batch_size, self._most_inline
-        options = [consumer.dead_after, consumer.min_lag, *bounds]
-        return sql.NEXT_SHARED_BATCH, [*self._member, *options]
-
-    def _made(self, row: dict[str, Any], **more: Any) -> Batch:
-        # Only its worker may finish it.
-        finish = sql.FINISH_SHARED_BATCH, (*self._member, row["batch_id"])
-        return super()._made(row, finish_statement=finish)
-
-    def _beat(self, conn: Connection) -> None:
-        """Tell the others, in the heartbeat's thread."""
-        batch = self._at_work_on
-        if batch is None:
-            return
-        ((kept,),) = conn.execute(sql.KEEP_SHARED_BATCH, (*self._member, batch.id)).fetchall()
-        if not kept and self._at_work_on is batch:
-            self._warn("worker %s has lost batch %s to another one", self._member[2], batch.id)

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Unpack
 
-from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
-from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy.connection import Connection
-from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._heartbeat import start_heartbeat
-from pgqpy.consumer._loop_async import AsyncLoop
-from pgqpy.consumer._settings import WorkerSettings
+from pgqpy.consumer._coop import CoopLoop, CoopSettings
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
-from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import PgqError
 
 
-class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
+class AsyncCoopConsumer(CoopSettings, AsyncConsumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
     Works like `AsyncConsumer`; start as many as the work needs, on as many machines. Each event
@@ -35,6 +26,8 @@ class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
 
     `unregister` unregisters the consumer, with all workers.
     """
+
+    _loop_kind = CoopLoop
 
     batch_size: int | None = 1_000
     """See `AsyncConsumer`. The ticks that one worker takes at once are not shared with the
@@ -59,65 +52,3 @@ class AsyncCoopConsumer(WorkerSettings, AsyncConsumer):
         self._name(worker_name)
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
-
-    def _kind_of_loop(self) -> type[AsyncLoop]:
-        return _AsyncCoopLoop
-
-
-class _AsyncCoopLoop(AsyncLoop):
-    """The run of a worker, with a heartbeat while it has a batch.
-
-    Not while it pauses after a failure: another one may take the batch over.
-    """
-
-    _consumer: AsyncCoopConsumer
-
-    def __init__(self, consumer: AsyncCoopConsumer, waker: AsyncWaker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._member = *self._names, consumer.worker_name
-        # No notification is sent when a worker dies.
-        self._longest_wait = quarter = consumer.dead_after.total_seconds() / 4
-        self._heartbeat = start_heartbeat(
-            consumer,
-            consumer.worker_name,
-            self._beat,
-            quarter,
-            needed=lambda: self._at_work_on is not None,
-        )
-
-    async def close(self) -> None:
-        self._heartbeat.close(timeout=1)
-        await super().close()
-
-    async def _join(self, conn: AsyncConnection) -> bool:
-        # The worker would register the consumer, too, at the newest tick.
-        await super()._join(conn)
-        ((new,),) = await async_fetch(conn, sql.REGISTER_WORKER, self._member)
-        return bool(new)
-
-    async def _leave(self) -> None:
-        try:
-            await async_fetch(await self._session.working(), sql.UNREGISTER_WORKER, self._member)
-        except PgqError as error:
-            # A failed batch must not be skipped; other workers take over, and clean up.
-            self._warn("worker %s stays registered: %s", self._member[2], error.message)
-
-    def _statement(self) -> tuple[bytes, list[Any]]:
-        consumer = self._consumer
-        bounds = consumer.batch_size, self._most_inline
-        options = [consumer.dead_after, consumer.min_lag, *bounds]
-        return sql.NEXT_SHARED_BATCH, [*self._member, *options]
-
-    async def _made(self, row: dict[str, Any], **more: Any) -> AsyncBatch:
-        # Only its worker may finish it.
-        finish = sql.FINISH_SHARED_BATCH, (*self._member, row["batch_id"])
-        return await super()._made(row, finish_statement=finish)
-
-    def _beat(self, conn: Connection) -> None:
-        """Tell the others, in the heartbeat's thread."""
-        batch = self._at_work_on
-        if batch is None:
-            return
-        ((kept,),) = conn.execute(sql.KEEP_SHARED_BATCH, (*self._member, batch.id)).fetchall()
-        if not kept and self._at_work_on is batch:
-            self._warn("worker %s has lost batch %s to another one", self._member[2], batch.id)

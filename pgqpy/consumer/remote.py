@@ -5,33 +5,33 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Unpack
+from typing import ClassVar, Unpack
 
-import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Waker
-from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.session import Session
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer import _statements as sql
 from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._target import RemoteLoop, TargetLoop, TargetSettings
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
+from pgqpy.errors import InvalidConsumer, translate_errors
 from pgqpy.event import Event
 from pgqpy.log import logger
 
 
-class TargetConsumer(Consumer):
+class TargetConsumer(TargetSettings, Consumer):
     """A consumer with a connection to a target; see its subclasses."""
+
+    _loop_kind: ClassVar[Callable[..., Loop]] = TargetLoop
+    _loop: TargetLoop
 
     target_isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """The isolation level of the transactions in the target."""
@@ -50,11 +50,10 @@ class TargetConsumer(Consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
 
-    _loop: TargetLoop
-
     def target(self) -> BatchConnection:
         """Return the connection to the target, for a consumer that runs; connects if needed."""
-        return self._loop.target()
+        conn: BatchConnection = self._io.run(self._loop.target())
+        return conn
 
     def unregister(self) -> bool:
         """Delete the position, the pending retries, and the target's records.
@@ -65,9 +64,6 @@ class TargetConsumer(Consumer):
         with connect(self.target_dsn) as target, translate_errors():
             target.execute(sql.FORGET, (self.consumer, self.queue))
         return done
-
-    def _kind_of_loop(self) -> type[Loop]:
-        return TargetLoop
 
 
 class RemoteConsumer(TargetConsumer):
@@ -94,6 +90,7 @@ class RemoteConsumer(TargetConsumer):
     an idle queue are batches here, without events.
     """
 
+    _loop_kind = RemoteLoop
     _loop: RemoteLoop
     _ways = "process_remote_batch", "process_remote_event"
 
@@ -133,9 +130,6 @@ class RemoteConsumer(TargetConsumer):
 
     # --- helpers
 
-    def _kind_of_loop(self) -> type[Loop]:
-        return RemoteLoop
-
     def _begin(self, target: Connection, batch: Batch) -> bool:
         """Whether the target has the batch."""
         (row,) = fetch(target, sql.BEGIN_BATCH, batch.identity, dict_row)
@@ -163,137 +157,3 @@ class SerialConsumer(RemoteConsumer):
     def _end(self, target: Connection, batch: Batch) -> None:
         batch.refuse_retries()
         super()._end(target, batch)
-
-
-class TargetLoop(Loop):
-    """The run of a consumer whose effects are in the target."""
-
-    _consumer: TargetConsumer
-    _unreachable = False
-
-    def __init__(self, consumer: TargetConsumer, waker: Waker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._target = Session(
-            consumer.target_dsn,
-            application_name=f"pgqpy {consumer.consumer}"[:63],
-            prepare_threshold=consumer.prepare_threshold,
-            isolation_level=consumer.target_isolation_level,
-        )
-        self._target_losses = Backoff(0.1, consumer.reconnect_cap)
-
-    def target(self) -> BatchConnection:
-        """Return the connection to the target; connects if needed."""
-        self._unreachable = True
-        with comes_from(self._consumer.target_dsn):
-            target = self._target.working()
-        self._unreachable = False
-        return target
-
-    def close(self) -> None:
-        self._target.close()
-        super().close()
-
-    def _done(self, batch: Batch) -> None:
-        super()._done(batch)
-        self._target_losses.reset()
-        if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
-            # The batch is finished; if this fails, the next one notices.
-            with suppress(psycopg.Error, PgqError):
-                self._rotate(self.target())
-
-    def _rotate(self, target: BatchConnection) -> None:
-        """Remove old records in the target; transactions with old snapshots cannot."""
-        target.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        try:
-            with target.transaction():
-                target.execute(sql.ROTATE)
-        finally:
-            target.set_isolation_level(self._consumer.target_isolation_level)
-
-    def _failed(self, batch: Batch, error: Exception) -> None:
-        if isinstance(error, LostPosition):
-            raise error
-        super()._failed(batch, error)
-
-    @property
-    def _lost(self) -> bool:
-        return self._target_lost or super()._lost
-
-    @property
-    def _target_lost(self) -> bool:
-        """Whether the target could not be reached, or its connection broke."""
-        return self._unreachable or self._target.lost
-
-    def _reconnect(self, error: Exception, batch: Batch | None = None) -> None:
-        target_alone = self._target_lost and not self._session.lost
-        self._unreachable = False
-        self._target.close()
-        if target_alone:
-            self._rest("lost the target database", self._target_losses, error, batch)
-        else:
-            super()._reconnect(error, batch)
-
-
-class RemoteLoop(TargetLoop):
-    """The run of a consumer whose batches follow the target's position."""
-
-    _consumer: RemoteConsumer
-    # The target would not be told of heartbeats that are skipped.
-    _with_tick = True
-
-    _prepared = False
-    #: Whether source and target are known to agree on the position.
-    _started = False
-    #: Whether the queue is pgqpy's, not of PgQ itself.
-    source_is_ours = True
-
-    def _join(self, conn: Connection) -> bool:
-        new = super()._join(conn)
-        self._start(conn)
-        return new
-
-    def _open(self) -> Batch | None:
-        """Open the next batch; the target knows the position before it."""
-        if not self._started:
-            self._start(self._session.working())
-        return super()._open()
-
-    def _failed(self, batch: Batch, error: Exception) -> None:
-        # The target may have committed.
-        self._started = False
-        super()._failed(batch, error)
-
-    def _start(self, conn: Connection) -> None:
-        """Tell the target the consumer's position, if it knows none and that is no error.
-
-        Also reopens a batch that only the target records as done.
-        """
-        if self._consumer.batch_size is None:
-            ((self.source_is_ours,),) = fetch(conn, sql.IS_OURS)
-        statement = sql.POSITION if self.source_is_ours else sql.POSITION_OF_PGQ
-        positions = fetch(conn, statement, self._names)
-        if not positions:
-            # Not registered; opening a batch will raise that.
-            return
-        target = self.target()
-        with comes_from(self._consumer.target_dsn), translate_errors():
-            if not self._prepared:
-                self._consumer.prepare_target(target)
-                self._prepared = True
-            known = self._consumer.consumer, self._consumer.queue, *positions[0]
-            (batch,) = fetch(target, sql.START_BATCHES, known, dict_row)
-        if batch["batch_id"] is not None:
-            self._reopen(conn, batch)
-        self._started = True
-
-    def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
-        """Open a batch again whose retries the target has and the queue has not."""
-        ((reopened,),) = fetch(conn, sql.REOPEN_BATCH, (*self._names, *batch.values()))
-        if reopened:
-            logger.warning(
-                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
-                " the target; it is opened again",
-                self._consumer.consumer,
-                batch["batch_id"],
-                extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
-            )

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Unpack
+from typing import ClassVar, Unpack
 
-import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncWaker
-from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import _statements as sql
-from pgqpy.consumer._loop_async import AsyncLoop
+from pgqpy.consumer._loop import Loop
+from pgqpy.consumer._target import RemoteLoop, TargetLoop, TargetSettings
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
+from pgqpy.errors import InvalidConsumer, translate_errors
 from pgqpy.event import Event
 from pgqpy.log import logger
 
 
-class AsyncTargetConsumer(AsyncConsumer):
+class AsyncTargetConsumer(TargetSettings, AsyncConsumer):
     """A consumer with a connection to a target; see its subclasses."""
+
+    _loop_kind: ClassVar[Callable[..., Loop]] = TargetLoop
+    _loop: TargetLoop
 
     target_isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """The isolation level of the transactions in the target."""
@@ -47,11 +47,10 @@ class AsyncTargetConsumer(AsyncConsumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
 
-    _loop: AsyncTargetLoop
-
     async def target(self) -> AsyncBatchConnection:
         """Return the connection to the target, for a consumer that runs; connects if needed."""
-        return await self._loop.target()
+        conn: AsyncBatchConnection = await self._io.run(self._loop.target())
+        return conn
 
     async def unregister(self) -> bool:
         """Delete the position, the pending retries, and the target's records.
@@ -63,9 +62,6 @@ class AsyncTargetConsumer(AsyncConsumer):
             with translate_errors():
                 await target.execute(sql.FORGET, (self.consumer, self.queue))
         return done
-
-    def _kind_of_loop(self) -> type[AsyncLoop]:
-        return AsyncTargetLoop
 
 
 class AsyncRemoteConsumer(AsyncTargetConsumer):
@@ -92,7 +88,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _loop: AsyncRemoteLoop
+    _loop_kind = RemoteLoop
+    _loop: RemoteLoop
     _ways = "process_remote_batch", "process_remote_event"
 
     # --- to be overridden
@@ -133,9 +130,6 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     # --- helpers
 
-    def _kind_of_loop(self) -> type[AsyncLoop]:
-        return AsyncRemoteLoop
-
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         """Whether the target has the batch."""
         (row,) = await async_fetch(target, sql.BEGIN_BATCH, batch.identity, dict_row)
@@ -165,137 +159,3 @@ class AsyncSerialConsumer(AsyncRemoteConsumer):
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
         batch.refuse_retries()
         await super()._end(target, batch)
-
-
-class AsyncTargetLoop(AsyncLoop):
-    """The run of a consumer whose effects are in the target."""
-
-    _consumer: AsyncTargetConsumer
-    _unreachable = False
-
-    def __init__(self, consumer: AsyncTargetConsumer, waker: AsyncWaker, *, strict: bool) -> None:
-        super().__init__(consumer, waker, strict=strict)
-        self._target = AsyncSession(
-            consumer.target_dsn,
-            application_name=f"pgqpy {consumer.consumer}"[:63],
-            prepare_threshold=consumer.prepare_threshold,
-            isolation_level=consumer.target_isolation_level,
-        )
-        self._target_losses = Backoff(0.1, consumer.reconnect_cap)
-
-    async def target(self) -> AsyncBatchConnection:
-        """Return the connection to the target; connects if needed."""
-        self._unreachable = True
-        with comes_from(self._consumer.target_dsn):
-            target = await self._target.working()
-        self._unreachable = False
-        return target
-
-    async def close(self) -> None:
-        await self._target.close()
-        await super().close()
-
-    async def _done(self, batch: AsyncBatch) -> None:
-        await super()._done(batch)
-        self._target_losses.reset()
-        if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
-            # The batch is finished; if this fails, the next one notices.
-            with suppress(psycopg.Error, PgqError):
-                await self._rotate(await self.target())
-
-    async def _rotate(self, target: AsyncBatchConnection) -> None:
-        """Remove old records in the target; transactions with old snapshots cannot."""
-        await target.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        try:
-            async with target.transaction():
-                await target.execute(sql.ROTATE)
-        finally:
-            await target.set_isolation_level(self._consumer.target_isolation_level)
-
-    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
-        if isinstance(error, LostPosition):
-            raise error
-        await super()._failed(batch, error)
-
-    @property
-    def _lost(self) -> bool:
-        return self._target_lost or super()._lost
-
-    @property
-    def _target_lost(self) -> bool:
-        """Whether the target could not be reached, or its connection broke."""
-        return self._unreachable or self._target.lost
-
-    async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
-        target_alone = self._target_lost and not self._session.lost
-        self._unreachable = False
-        await self._target.close()
-        if target_alone:
-            await self._rest("lost the target database", self._target_losses, error, batch)
-        else:
-            await super()._reconnect(error, batch)
-
-
-class AsyncRemoteLoop(AsyncTargetLoop):
-    """The run of a consumer whose batches follow the target's position."""
-
-    _consumer: AsyncRemoteConsumer
-    # The target would not be told of heartbeats that are skipped.
-    _with_tick = True
-
-    _prepared = False
-    #: Whether source and target are known to agree on the position.
-    _started = False
-    #: Whether the queue is pgqpy's, not of PgQ itself.
-    source_is_ours = True
-
-    async def _join(self, conn: AsyncConnection) -> bool:
-        new = await super()._join(conn)
-        await self._start(conn)
-        return new
-
-    async def _open(self) -> AsyncBatch | None:
-        """Open the next batch; the target knows the position before it."""
-        if not self._started:
-            await self._start(await self._session.working())
-        return await super()._open()
-
-    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
-        # The target may have committed.
-        self._started = False
-        await super()._failed(batch, error)
-
-    async def _start(self, conn: AsyncConnection) -> None:
-        """Tell the target the consumer's position, if it knows none and that is no error.
-
-        Also reopens a batch that only the target records as done.
-        """
-        if self._consumer.batch_size is None:
-            ((self.source_is_ours,),) = await async_fetch(conn, sql.IS_OURS)
-        statement = sql.POSITION if self.source_is_ours else sql.POSITION_OF_PGQ
-        positions = await async_fetch(conn, statement, self._names)
-        if not positions:
-            # Not registered; opening a batch will raise that.
-            return
-        target = await self.target()
-        with comes_from(self._consumer.target_dsn), translate_errors():
-            if not self._prepared:
-                await self._consumer.prepare_target(target)
-                self._prepared = True
-            known = self._consumer.consumer, self._consumer.queue, *positions[0]
-            (batch,) = await async_fetch(target, sql.START_BATCHES, known, dict_row)
-        if batch["batch_id"] is not None:
-            await self._reopen(conn, batch)
-        self._started = True
-
-    async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
-        """Open a batch again whose retries the target has and the queue has not."""
-        ((reopened,),) = await async_fetch(conn, sql.REOPEN_BATCH, (*self._names, *batch.values()))
-        if reopened:
-            logger.warning(
-                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
-                " the target; it is opened again",
-                self._consumer.consumer,
-                batch["batch_id"],
-                extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
-            )

@@ -12,9 +12,9 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_returned
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.remote import TargetConsumer

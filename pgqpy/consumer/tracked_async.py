@@ -9,9 +9,9 @@ from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_returned
 from pgqpy._runtime.failure import blame
 from pgqpy._runtime.fetch_async import async_fetch
-from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer import _statements as sql
+from pgqpy.consumer._batch import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.remote_async import AsyncTargetConsumer

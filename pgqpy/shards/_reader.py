@@ -1,25 +1,21 @@
-# WARNING: generated from pgqpy/shards/_reader_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """The reader of one shard: claims it, waits for the shards before it, and runs its consumer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.acompat import AsyncWaker, Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import soon
-from pgqpy._runtime.fetch import fetch
-from pgqpy._runtime.stoppable import Stopped
-from pgqpy.connection import Connection, connect
-from pgqpy.consumer.base import Consumer
-from pgqpy.consumer.batch import Batch
-from pgqpy.consumer.coop import CoopConsumer
-from pgqpy.consumer.group import GroupConsumer
+from pgqpy._runtime.io import PLAIN, AsyncIo
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._batch import Stopped
+from pgqpy.consumer._settings import Guard, WorkerSettings
+from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.progress import session_name
 from pgqpy.errors import PERMANENT, ConnectionFailed, InvalidShardMap, PgqError, StaleShardMap
 from pgqpy.log import logger
@@ -37,15 +33,17 @@ class Reader(Told):
 
     def __init__(
         self,
+        io: AsyncIo,
         shard: Shard,
-        make: Callable[[Shard], Consumer],
+        make: Callable[[Shard], Any],
         readers: Mapping[str, Reader],
         share: Share,
         options: dict[str, Any],
     ) -> None:
         """``make`` returns the consumer of a shard; ``readers`` are those of all shards of the
         newest map; ``options`` are those of the consumer's `run`."""
-        super().__init__(shard, Waker(), once=options["until_empty"])
+        super().__init__(shard, io.either(AsyncWaker, Waker)(), once=options["until_empty"])
+        self._io = io
         self._make = make
         self._readers = readers
         self._share = share
@@ -54,19 +52,19 @@ class Reader(Told):
         self._rest_until = 0.0
         self._losses = Backoff(0.1, 5.0)
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Read until it is stopped or drained. Raises errors that waiting does not cure."""
         try:
             while not self._stopping:
                 self._interrupted = False
                 try:
-                    if self._read(self.shard):
+                    if await self._read(self.shard):
                         break
                 except Exception as error:
                     waits = self._draining or isinstance(error, ConnectionFailed)
                     if self._once or isinstance(error, PERMANENT) or not waits:
                         raise
-                    self._pause(error)
+                    await self._pause(error)
         except Exception as error:
             self.error = error
             if not self._once:
@@ -75,40 +73,42 @@ class Reader(Told):
             self.ended = True
             self._waker.close()
 
-    def _read(self, shard: Shard) -> bool:
+    async def _read(self, shard: Shard) -> bool:
         """Claim the shard and read it; True if there is nothing left to do."""
         draining = self._draining
         consumer = self._consumer = self._make(shard)
-        with connect(shard.dsn, autocommit=True) as conn:
+        async with self._io.block(await self._connect(shard)) as conn:
             try:
-                if self._ready(conn, shard, consumer):
+                if await self._ready(conn, shard, consumer):
                     logger.info("shard %s is read", shard.name, extra=_fields(shard))
                     self._losses.reset()
                     self._guard(conn, shard, consumer)
                     options = self._options | {"until_empty": draining}
-                    consumer.run(**options, handle_signals=False)
+                    await self._io.call(consumer.run, **options, handle_signals=False)
             finally:
                 self._share.claimed.discard(shard.name)
         return draining and not self._interrupted
 
-    def _ready(self, conn: Connection, shard: Shard, consumer: Consumer) -> bool:
+    async def _ready(self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> bool:
         """Wait until the shard may be read; False if that is not to be, or not now."""
         while not self._interrupted:
-            if not self._claim(conn, shard, consumer):
+            if not await self._claim(conn, shard, consumer):
                 if self._draining:
                     return False
-            elif not self._is_current(conn, shard, consumer):
+            elif not await self._is_current(conn, shard, consumer):
                 if self._once:
                     raise StaleShardMap(f"shard {shard.name!r} has got keys, which the map lacks")
                 self._share.stale()
-            elif self._comes_next(shard):
+            elif await self._comes_next(shard):
                 return not self._interrupted
-            self._waker.wait(_LOOK)
+            await self._io.call(self._waker.wait, _LOOK)
         return False
 
-    def _is_current(self, conn: Connection, shard: Shard, consumer: Consumer) -> bool:
+    async def _is_current(
+        self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> bool:
         """Whether the map is not older than the keys that the shard has got."""
-        for name, gained in fetch(conn, _GAINED, [consumer.queue]):
+        for name, gained in await self._io.fetch(conn, _GAINED, [consumer.queue]):
             if name != shard.name:
                 raise InvalidShardMap(
                     f"the database of shard {shard.name!r} in the map is that of shard {name!r}",
@@ -118,7 +118,7 @@ class Reader(Told):
                 return False
         return True
 
-    def _comes_next(self, shard: Shard) -> bool:
+    async def _comes_next(self, shard: Shard) -> bool:
         """Whether the consumer has finished the ticks of other shards that come first."""
         for name, tick in shard.after.items():
             other = self._readers.get(name)
@@ -129,8 +129,8 @@ class Reader(Told):
             consumer = self._make(other.shard)
             names = consumer.queue, consumer.consumer
             try:
-                with connect(other.shard.dsn, autocommit=True) as conn:
-                    ((done,),) = fetch(conn, _FINISHED, [*names, tick])
+                async with self._io.block(await self._connect(other.shard)) as conn:
+                    ((done,),) = await self._io.fetch(conn, _FINISHED, [*names, tick])
             except ConnectionFailed as error:
                 raise ConnectionFailed(f"{what}: {error.message}", hint=error.hint) from error
             if not done:
@@ -139,72 +139,79 @@ class Reader(Told):
                 return False
         return True
 
+    async def _connect(self, shard: Shard) -> AsyncConnection:
+        options = {"autocommit": True, "prepare_threshold": 5}
+        return await self._io.connect(PLAIN, shard.dsn, **options)
+
     # --- sharing with other processes
 
-    def _claim(self, conn: Connection, shard: Shard, consumer: Consumer) -> bool:
+    async def _claim(self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> bool:
         """Whether no other process reads the shard; workers of a group share it anyway."""
         claimed = self._share.claimed
-        if shard.name in claimed or isinstance(consumer, GroupConsumer | CoopConsumer):
+        if shard.name in claimed or isinstance(consumer, WorkerSettings):
             return True
-        self._waker.wait(self._share.turn())
+        await self._io.call(self._waker.wait, self._share.turn())
         while (rest := self._rest_until - monotonic()) > 0 and not self._interrupted:
-            self._waker.wait(rest)
+            await self._io.call(self._waker.wait, rest)
         names = f"{consumer.queue}\n{consumer.consumer}"
-        ((mine,),) = fetch(conn, CLAIM, [LOCK, names])
+        ((mine,),) = await self._io.fetch(conn, CLAIM, [LOCK, names])
         name = session_name(consumer.consumer)
         if mine:
             claimed.add(shard.name)
         else:
             name = f"{waits(consumer.consumer)} {len(claimed)}"
-        fetch(conn, NAME, [name[:63]])
+        await self._io.fetch(conn, NAME, [name[:63]])
         return bool(mine)
 
-    def _has_too_many(self, conn: Connection, shard: Shard, consumer: Consumer) -> bool:
+    async def _has_too_many(
+        self, conn: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> bool:
         """Whether a process that waits for this shard should have it."""
         claimed = self._share.claimed
         if shard.name not in claimed or self._once or not self._share.may_look():
             return False
         waiting = f"^{waits(consumer.consumer)} ([0-9]{{1,4}})$"
-        ((fewest,),) = fetch(conn, FEWEST, [waiting])
+        ((fewest,),) = await self._io.fetch(conn, FEWEST, [waiting])
         return fewest is not None and len(claimed) - fewest >= 2
 
-    def _guard(self, claim: Connection, shard: Shard, consumer: Consumer) -> None:
-        """Look before each batch whether the map is too old, or the claim lost, or too much."""
-        around, wants, fields = consumer.around_batch, consumer.wants_batch, consumer.log_fields
+    def _guard(self, claim: AsyncConnection, shard: Shard, consumer: AsyncConsumer) -> None:
+        """Let the consumer's loop look before each batch, and its log name the shard."""
+        consumer._shard_guard = Guard(
+            partial(self._wants_batch, shard, consumer),
+            partial(self._check_current, claim, shard, consumer),
+        )
+        fields = consumer.log_fields
 
-        def wants_batch(conn: Connection) -> bool:
-            if self._has_too_many(conn, shard, consumer):
-                self._rest_until = monotonic() + _REST
-                self._interrupt()
-                return False
-            return wants(conn)
-
-        @contextmanager
-        def around_batch(batch: Batch, idle: Callable[[], Connection]) -> Iterator[None]:
-            # After the batch was opened: keys that it has are known to the shard's database.
-            if not self._may_go_on(claim, shard, consumer):
-                self._interrupt()
-                raise Stopped
-            with around(batch, idle):
-                yield
-
-        def log_fields(batch: Batch | None = None) -> dict[str, Any]:
+        def log_fields(batch: AsyncBatch | None = None) -> dict[str, Any]:
             return fields(batch) | _fields(shard)
 
-        guarded: Callable[..., AbstractContextManager[None]] = around_batch
-        consumer.around_batch = guarded  # type: ignore[method-assign]
-        consumer.wants_batch = wants_batch  # type: ignore[method-assign]
         consumer.log_fields = log_fields  # type: ignore[method-assign]
 
-    def _may_go_on(self, claim: Connection, shard: Shard, consumer: Consumer) -> bool:
+    async def _wants_batch(
+        self, shard: Shard, consumer: AsyncConsumer, conn: AsyncConnection
+    ) -> bool:
+        if await self._has_too_many(conn, shard, consumer):
+            self._rest_until = monotonic() + _REST
+            self._interrupt()
+            return False
+        return True
+
+    async def _check_current(
+        self, claim: AsyncConnection, shard: Shard, consumer: AsyncConsumer
+    ) -> None:
+        """Raise Stopped if the map is too old, or the claim lost with its connection."""
+        # After the batch was opened: keys that it has are known to the shard's database.
         try:
-            return self._is_current(claim, shard, consumer)
+            current = await self._is_current(claim, shard, consumer)
         except PgqError as error:
             if isinstance(error, PERMANENT):
                 raise
-            return False  # the claim is lost with the connection
+            current = False
+        if not current:
+            self._interrupt()
+            raise Stopped
 
-    def _pause(self, error: Exception) -> None:
+    async def _pause(self, error: Exception) -> None:
         pause = self._losses.pause(error)
         logger.log(
             self._losses.level,
@@ -214,7 +221,7 @@ class Reader(Told):
             soon(pause),
             extra=_fields(self.shard) | {"pause": pause},
         )
-        self._waker.wait(pause)
+        await self._io.call(self._waker.wait, pause)
 
 
 def _fields(shard: Shard) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pgqpy._runtime.acompat import Slots
+from pgqpy._runtime.io import Io
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.remote import TargetConsumer
@@ -35,6 +36,8 @@ class ShardedConsumer(Stoppable):
     are read, those that are gone are drained first. A shard that is down stops no other, and is
     read when it is back.
     """
+
+    _io = Io()
 
     reload_interval: float = 2.0
     """Seconds between looks whether the map has changed."""
@@ -100,9 +103,9 @@ class ShardedConsumer(Stoppable):
         # Processes that begin together take different ones.
         random.shuffle(new)
         shared = self._make_for, self._readers, self._share
-        self._readers |= {shard.name: Reader(shard, *shared, options) for shard in new}
+        self._readers |= {shard.name: Reader(self._io, shard, *shared, options) for shard in new}
         for shard in new:
-            slots.start(self._readers[shard.name].run)
+            self._io.start(slots, self._readers[shard.name].run)
 
     def _make_for(self, shard: Shard) -> Consumer:
         """Return the consumer of a shard. A target has a position for each name, so that of a

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pgqpy._runtime.acompat import AsyncSlots
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.remote_async import AsyncTargetConsumer
 from pgqpy.errors import InvalidConsumer
 from pgqpy.shards._current import CurrentMap, MapSource
 from pgqpy.shards._map import Shard
-from pgqpy.shards._reader_async import AsyncReader
+from pgqpy.shards._reader import Reader
 from pgqpy.shards._share import Share, raise_failures
 
 
@@ -33,6 +34,8 @@ class AsyncShardedConsumer(AsyncStoppable):
     read when it is back.
     """
 
+    _io = AsyncIo()
+
     reload_interval: float = 2.0
     """Seconds between looks whether the map has changed."""
 
@@ -45,7 +48,7 @@ class AsyncShardedConsumer(AsyncStoppable):
             if not isinstance(made := make(shard.dsn), AsyncConsumer):
                 raise InvalidConsumer(f"{made!r:.80} is no consumer that can be run over shards")
             self._current.require(made.queue)
-        self._readers: dict[str, AsyncReader] = {}
+        self._readers: dict[str, Reader] = {}
         self._share = Share(self._look_again)
 
     async def run(
@@ -97,9 +100,9 @@ class AsyncShardedConsumer(AsyncStoppable):
         # Processes that begin together take different ones.
         random.shuffle(new)
         shared = self._make_for, self._readers, self._share
-        self._readers |= {shard.name: AsyncReader(shard, *shared, options) for shard in new}
+        self._readers |= {shard.name: Reader(self._io, shard, *shared, options) for shard in new}
         for shard in new:
-            slots.start(self._readers[shard.name].run)
+            self._io.start(slots, self._readers[shard.name].run)
 
     def _make_for(self, shard: Shard) -> AsyncConsumer:
         """Return the consumer of a shard. A target has a position for each name, so that of a

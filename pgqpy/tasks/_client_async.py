@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from psycopg.rows import class_row, tuple_row
 
 from pgqpy._runtime.heartbeat import unique_name
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._wire.statements import checked, require_utf8
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, translate_errors
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._connections import executor
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._renewing import Renewing
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import (

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
 
-from psycopg import AsyncCursor, Cursor
-
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.listener import Subscriber
-from pgqpy._runtime.listener_async import AsyncSubscriber
-from pgqpy._runtime.notifications import Receiver
+from pgqpy.connection_async import AsyncConnection
 
 
-class _TaskReceiver(Receiver):
+class Notifier(Subscriber):
     """Receiver of notifications of a worker's queues, or of its table."""
 
     probe = ""
 
-    def __init__(self, dsn: str, channel: str, payloads: Collection[str], subject: str) -> None:
+    def __init__(
+        self, io: AsyncIo, dsn: str, channel: str, payloads: Collection[str], subject: str
+    ) -> None:
         #: Whether there may be tasks that were not looked for yet.
         self.heard = False
         #: The queues that were named since then.
@@ -28,8 +27,10 @@ class _TaskReceiver(Receiver):
         self._payloads = frozenset(payloads)
         patterns = [".*".join(map(re.escape, each.split("*"))) for each in payloads if "*" in each]
         self._pattern = re.compile("|".join(patterns) or r"(?!)", re.DOTALL)
-        # The next class is one of the subscribers.
-        super().__init__(dsn, ", ".join(payloads))  # type: ignore[call-arg]
+        super().__init__(io, dsn, ", ".join(payloads))
+
+    async def channel(self, conn: AsyncConnection) -> str:
+        return self._channel
 
     def hear(self, payload: str) -> None:
         # Workers of a queue also serve its tenants.
@@ -47,17 +48,3 @@ class _TaskReceiver(Receiver):
 
     def _news(self) -> bool:
         return self.heard
-
-
-class AsyncNotifier(_TaskReceiver, AsyncSubscriber):
-    """The notifier of a worker of asyncio."""
-
-    async def channel(self, cursor: AsyncCursor[Any]) -> str:
-        return self._channel
-
-
-class Notifier(_TaskReceiver, Subscriber):
-    """The notifier of a sync worker."""
-
-    def channel(self, cursor: Cursor[Any]) -> str:
-        return self._channel

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any
 
 from pgqpy._runtime.failure import interval
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._statements import Duration
 
 #: Seconds between polls while `Tasks.claim` waits: some tasks send no notification.

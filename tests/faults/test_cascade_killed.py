@@ -28,14 +28,14 @@ pytestmark = pytest.mark.slow
 #: A worker that kills itself at a point.
 PROGRAM = """
 import os, signal, sys
-from pgqpy.cascade import CascadedWorker, _provider, worker
+from pgqpy.cascade import CascadedWorker, _provider, _worker
 
 dsn, point = sys.argv[1:]
 
 def dying(function, before, after=None):
-    def call(*arguments, **options):
+    async def call(*arguments, **options):
         die(before)
-        result = function(*arguments, **options)
+        result = await function(*arguments, **options)
         die(after)
         return result
     return call
@@ -46,8 +46,14 @@ def die(here):
 
 Provider = _provider.Provider
 Provider.finish = dying(Provider.finish, "before finish", "after finish")
-worker.follow_news = dying(worker.follow_news, "copied")
-worker.copy_in = dying(worker.copy_in, "ticks stored")
+_worker.follow_news = dying(_worker.follow_news, "copied")
+copy_in = _worker.copy_in
+
+def die_or_copy(*names):
+    die("ticks stored")
+    return copy_in(*names)
+
+_worker.copy_in = die_or_copy
 CascadedWorker(dsn, queue="q").run(until_empty=True)
 """
 POINTS = ["ticks stored", "copied", "before finish", "after finish"]

@@ -8,10 +8,10 @@ from typing import Any
 
 from psycopg.rows import namedtuple_row
 
+from pgqpy._runtime.io import AsyncIo, Io
 from pgqpy.connection import Connection
 from pgqpy.errors import PermissionDenied, PgqError, translate_errors
 from pgqpy.log import logger
-from pgqpy.tasks._io import AsyncIo, Io
 
 #: Seconds until changes of periodic tasks by other sessions are noticed.
 LOOK = 30.0
@@ -49,10 +49,10 @@ async def async_push_due(io: AsyncIo, conn: Any) -> float | None:
     """
     with translate_errors():
         cursor = conn.cursor(row_factory=namedtuple_row)
-        known: list[Any] = await io.fetch(cursor, _LIST)
+        known: list[Any] = await io.fetch_by(cursor, _LIST)
         if not known:
             return None
-        ((now,),) = await io.fetch(cursor, _NOW)
+        ((now,),) = await io.fetch_by(cursor, _NOW)
     next_due = None
     until = monotonic() + _PUSHING
     for row in known:
@@ -97,7 +97,7 @@ async def _push_one(io: AsyncIo, conn: Any, row: Any, now: datetime) -> datetime
         due.clear()
     with translate_errors():
         push = [row.name, row.last_due, last, due]
-        ((pushed,),) = await io.fetch(conn.cursor(), _PUSH, push)
+        ((pushed,),) = await io.fetch_by(conn.cursor(), _PUSH, push)
     if pushed and passed > len(due):
         logger.warning(
             "periodic task %s: runs missed since %s: %s",

@@ -13,16 +13,17 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.batch_connection import swallowed_error
 from pgqpy._runtime.failure import decide_anyway, delay_of, is_outage, storable
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.errors import ConnectionFailed
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry
-from pgqpy.tasks._io import AsyncIo, AsyncRowConnection
 from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
 from pgqpy.tasks._rows.table import RowLost, RowOutcome, TableRow
 from pgqpy.tasks._rows.transactions import (
     BEGIN,
     RELEASE,
     SAVEPOINT,
+    AsyncRowConnection,
     NotCommittedError,
 )
 from pgqpy.tasks._settings import RowSettings

@@ -7,7 +7,7 @@ from typing import cast
 
 from pgqpy._runtime.acompat import AsyncWaker, Waker
 from pgqpy.log import logger
-from pgqpy.tasks._notifier import AsyncNotifier
+from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._rows.executor import RowExecutor
 from pgqpy.tasks._rows.handler import RowHooks
 from pgqpy.tasks._rows.table import TableMarks
@@ -37,7 +37,7 @@ class RowLoop:
         self._slots = self._io.slots(waker.wake)
         marks = TableMarks()
         self._executors = [RowExecutor(settings, hooks, marks) for _ in range(settings.concurrency)]
-        self._notifier: AsyncNotifier | None = None
+        self._notifier: Notifier | None = None
 
     async def run(self) -> None:
         """Work until the worker stops, or until nothing is due."""
@@ -47,7 +47,7 @@ class RowLoop:
             listen_dsn = settings.database.listen_dsn
             if listen_dsn and table.signal is not None and not settings.until_empty:
                 channel = "pgq_task_table"
-                self._notifier = self._io.notifier(listen_dsn, channel, [table.signal], "rows")
+                self._notifier = Notifier(self._io, listen_dsn, channel, [table.signal], "rows")
             logger.info("worker for table %s started", table.name, extra=settings.fields)
             await self._work()
             for executor in self._executors:
@@ -59,7 +59,7 @@ class RowLoop:
             for executor in self._executors:
                 await executor.close()
             if self._notifier is not None:
-                await self._io.call(self._notifier.close)
+                await self._notifier.close()
 
     async def _work(self) -> None:
         until_empty = self._settings.until_empty
@@ -88,10 +88,10 @@ class RowLoop:
         if self._notifier is None:
             await self._io.call(self._waker.wait, max(seconds, 0))
         # Rows before the first LISTEN were not notified: poll once more.
-        elif await self._io.call(self._notifier.open):
+        elif await self._notifier.open():
             self._notifier.heard = True
         else:
-            await self._io.call(self._notifier.wait, self._waker, max(seconds, 0))
+            await self._notifier.wait(self._waker, max(seconds, 0))
 
     async def _all_done(self) -> None:
         while self._slots:

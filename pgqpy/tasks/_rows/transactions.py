@@ -15,9 +15,11 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.io import AsyncIo, CursorCall
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.tasks._io import AsyncIo, AsyncRowConnection, CursorCall
 from pgqpy.tasks._rows.table import (
     CURRENT,
     DESCRIBE,
@@ -43,6 +45,21 @@ _ROLLBACK = b"rollback"
 QUIET = 0.05
 
 Statement = tuple[bytes, Any]
+
+
+class AsyncRowConnection(AsyncBatchConnection):
+    """A connection whose transactions only the worker may end, by statements."""
+
+    _in_batch = True
+
+
+class RowConnection(BatchConnection):
+    """Its sync twin."""
+
+    _in_batch = True
+
+
+_ROW = AsyncRowConnection, RowConnection
 
 
 class NotCommittedError(Exception):
@@ -195,13 +212,13 @@ class RowTransactions:
         """
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
-        found = await self._io.fetch(cursor, table.due, (monotonic() - looked + QUIET,))
+        found = await self._io.fetch_by(cursor, table.due, (monotonic() - looked + QUIET,))
         return found[0][0] if found else None
 
     async def _connect(self) -> AsyncRowConnection:
         settings = self._settings
         database = settings.database
-        conn = await self._io.connect_for_rows(database.dsn, **database.options)
+        conn = await self._io.connect(_ROW, database.dsn, **database.options)
         read_infinity(conn.adapters)
         if settings.time_limit is not None:
             # The server frees the rows of a session that is idle for longer.
@@ -217,16 +234,16 @@ class RowTransactions:
         with translate_errors():
             cursor = conn.cursor(row_factory=tuple_row)
             regclass = b"select to_regclass(%s) is null"
-            if (await self._io.fetch(cursor, regclass, (settings.table,)))[0][0]:
+            if (await self._io.fetch_by(cursor, regclass, (settings.table,)))[0][0]:
                 raise InvalidTaskTable(
                     f"table {settings.table} does not exist",
                     hint="Give its name as SQL does: with its schema if that is not on the"
                     " search_path, quoted if it is not all lower case.",
                 )
             described = settings.table, settings.columns.json()
-            rows = await self._io.fetch(cursor, DESCRIBE, described)
+            rows = await self._io.fetch_by(cursor, DESCRIBE, described)
             ((name, keys, types, has_index, signal),) = rows
-            current = await self._io.fetch(cursor, CURRENT, (PLANNED,))
+            current = await self._io.fetch_by(cursor, CURRENT, (PLANNED,))
             planned = [setting for (setting,) in current]
         if not has_index:
             logger.warning(

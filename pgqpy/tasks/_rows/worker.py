@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.io import Io
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.tasks._io import Io
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.loop import RowLoop, run_once
 from pgqpy.tasks._settings import (

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.loop import RowLoop, run_once
 from pgqpy.tasks._settings import (

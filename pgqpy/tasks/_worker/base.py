@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.retry import RetryPolicy
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._settings import TaskWorkerAttributes
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.loop import Loop

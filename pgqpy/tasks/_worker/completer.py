@@ -12,12 +12,12 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import Failure, is_outage
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError, TaskConflict, is_transient
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, RetryPolicy, in_short
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._outcome import (
     Failed,
     Finished,

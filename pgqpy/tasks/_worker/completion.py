@@ -9,9 +9,9 @@ from typing import Any
 from psycopg import ConnectionInfo
 
 from pgqpy._runtime.failure import storable
+from pgqpy._runtime.io import Call
 from pgqpy.errors import TaskConflict
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import Call
 from pgqpy.tasks._outcome import Failed, Finished, Moved, Outcome, Released, without_result
 from pgqpy.tasks._worker.leases import Claim, versions
 

@@ -11,11 +11,11 @@ from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 
+from pgqpy._runtime.io import BATCH, AsyncIo
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._jobs.due import LOOK, async_push_due
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import read_json
@@ -44,7 +44,7 @@ class Exchange:
         """Return the connection; connects if needed."""
         if self._conn is None or self._conn.closed:
             database = self._settings.database
-            self._conn = await self._io.connect(database.dsn, **database.options)
+            self._conn = await self._io.connect(BATCH, database.dsn, **database.options)
             set_json_loads(read_json, self._conn)
             await self._io.read_committed(self._conn)
         return self._conn
@@ -108,7 +108,7 @@ class Exchange:
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
-            return await self._io.fetch(self._cursor, sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
+            return await self._io.fetch_by(self._cursor, sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
 
     async def forget_dropped(self) -> bool:
         """Go on without dropped queues. False if none is left, or nothing was ever claimed."""

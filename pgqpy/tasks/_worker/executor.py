@@ -13,10 +13,10 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import INTERRUPTIONS, AsyncWaker, Waker
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.io import BATCH, Call
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import Call
 from pgqpy.tasks._outcome import (
     Finished,
     Outcome,
@@ -315,7 +315,7 @@ class Executor:
                     return conn
         database = self._settings.database
         try:
-            return await self._io.connect(database.dsn, **database.options)
+            return await self._io.connect(BATCH, database.dsn, **database.options)
         except ConnectionFailed as error:
             self._completer.wait_for_database(error)
             raise

@@ -11,7 +11,7 @@ from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import soon
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
 from pgqpy.log import logger
-from pgqpy.tasks._notifier import AsyncNotifier
+from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._outcome import Released
 from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.claimer import Claimer
@@ -39,9 +39,9 @@ class Loop:
         self._executor = Executor(settings, hooks, self._completer, waker)
         self._claimer = Claimer(settings, self.leases)
         self._exchange = Exchange(settings, self._io)
-        self._notifier: AsyncNotifier | None = None
+        self._notifier: Notifier | None = None
         if (listen_dsn := settings.database.listen_dsn) is not None:
-            self._notifier = self._io.notifier(listen_dsn, "pgq_task", settings.queues, "tasks")
+            self._notifier = Notifier(self._io, listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
         self._slots = self._io.slots(waker.wake)
         #: Outcomes that the server may not know yet.
@@ -96,7 +96,7 @@ class Loop:
                 await self._executor.close()
                 await self._exchange.close()
                 if self._notifier is not None:
-                    await self._io.call(self._notifier.close)
+                    await self._notifier.close()
 
     async def _turn(self) -> bool:
         """Run one round. False if there is nothing to do."""
@@ -157,10 +157,10 @@ class Loop:
         if self._notifier is None or heard or not able:
             await self._io.call(self._waker.wait, seconds)
         # Tasks before the first LISTEN were not notified: poll once more.
-        elif await self._io.call(self._notifier.open):
+        elif await self._notifier.open():
             self._claimer.look_soon()
         else:
-            await self._io.call(self._notifier.wait, self._waker, seconds)
+            await self._notifier.wait(self._waker, seconds)
 
     async def _complete_and_claim(self, room: int) -> None:
         """Report outcomes, and claim ``room`` tasks, in one round trip and one transaction."""

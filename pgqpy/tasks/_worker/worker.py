@@ -11,9 +11,9 @@ from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.heartbeat import unique_name
+from pgqpy._runtime.io import Io
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.tasks._io import Io
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._settings import TaskWorkerSettings, set_given, settings_of
 from pgqpy.tasks._values import Task

@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.heartbeat import unique_name
+from pgqpy._runtime.io import AsyncIo
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._settings import TaskWorkerSettings, set_given, settings_of
 from pgqpy.tasks._values import Task

@@ -14,6 +14,7 @@ from pgqpy import Event, errors
 from pgqpy.cascade import AsyncCascadedConsumer, CascadedConsumer, Nodes, drop_node
 from pgqpy.cascade import _nodes as cascade_nodes
 from pgqpy.cascade import _statements as statements
+from pgqpy.cascade._consumer import Registration
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cascade import AddNode, Before, Node
 from tests.fixtures.fix_client import running, wait_until
@@ -184,10 +185,10 @@ def test_a_move_from_a_node_that_is_away_says_what_is_left_there(
     consumer = Seen(two.dsn, provider="two")
     consumer.register()
 
-    def is_away(*_: object) -> None:
+    async def is_away(*_: object) -> None:
         raise errors.ConnectionFailed("connection refused")
 
-    monkeypatch.setattr(CascadedConsumer, "_leave", is_away)
+    monkeypatch.setattr(Registration, "leave", is_away)
     consumer.move("root")
     assert "a position at node two, which keeps events for it: connection refused" in caplog.text
     assert "pgqpy consumer unregister q seen" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -193,9 +194,9 @@ def test_a_provider_is_told_in_the_end_though_it_was_not_told_of_each_tick(
     told: list[int] = []
     stand = Provider.stand
 
-    def note(provider: Provider, conn: Connection, consumer: str, tick: int) -> None:
+    async def note(provider: Provider, conn: Any, consumer: str, tick: int) -> None:
         told.append(tick)
-        stand(provider, conn, consumer, tick)
+        await stand(provider, conn, consumer, tick)
 
     monkeypatch.setattr(Provider, "stand", note)
     monkeypatch.setattr(CascadedWorker, "batch_size", 1)

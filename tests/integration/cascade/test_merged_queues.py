@@ -119,9 +119,9 @@ def test_of_two_workers_of_a_node_one_goes_on(
         slow = CascadedWorker(node.dsn, queue=queue)
         go_on = getattr(slow, method)
 
-        def be_slow(*arguments: object) -> object:
+        async def be_slow(*arguments: object) -> object:
             CascadedWorker(node.dsn, queue=queue).run(until_empty=True)  # noqa: B023
-            return go_on(*arguments)  # noqa: B023
+            return await go_on(*arguments)  # noqa: B023
 
         monkeypatch.setattr(slow, method, be_slow)
         with pytest.raises(PgqError, match="another process keeps node"):

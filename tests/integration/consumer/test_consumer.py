@@ -26,6 +26,7 @@ from pgqpy import (
     TrackedConsumer,
     errors,
 )
+from pgqpy._runtime.io import Io
 from pgqpy._runtime.listener import Subscription
 from pgqpy.consumer import _loop
 from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick, wait_until
@@ -565,14 +566,15 @@ def test_a_consumer_without_names_or_without_a_method_is_a_type_error(dsn: str) 
 
 
 def test_that_listening_works_is_known_before_the_first_tick(dsn: str, queue: str) -> None:
-    subscription = Subscription(dsn, queue)
+    io = Io()
+    subscription = Subscription(io, dsn, queue)
     assert not subscription.works
     try:
         # It gives up connecting after three seconds, and may be asked again.
-        wait_until(subscription.open)
+        wait_until(lambda: io.run(subscription.open()))
         assert (subscription.works, subscription.newest) == (True, 0)
     finally:
-        subscription.close()
+        io.run(subscription.close())
     assert not subscription.works
 
 

@@ -11,12 +11,14 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, Producer
-from pgqpy._runtime.acompat import AsyncWaker, async_shared
-from pgqpy._runtime.listener_async import AsyncListener, AsyncSubscription
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.io import AsyncIo
+from pgqpy._runtime.listener import Listener, Subscription
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
+IO = AsyncIo()
 QUEUES = ["one", "two", "three"]
 
 
@@ -60,7 +62,7 @@ def sessions(conn: Connection) -> list[int]:
 async def listening(dsn: str, queues: int) -> None:
     """Wait until consumers of this many queues listen."""
     async with asyncio.timeout(PATIENCE):
-        while len(async_shared(AsyncListener, dsn)._channels) != queues:
+        while len(IO.shared(Listener, dsn)._channels) != queues:
             await asyncio.sleep(0.01)
 
 
@@ -110,8 +112,8 @@ def test_one_session_listens_for_all_and_is_replaced_for_all(dsn: str, conn: Con
 
 
 @asynccontextmanager
-async def subscribed(dsn: str, *queues: str) -> AsyncIterator[list[AsyncSubscription]]:
-    subscriptions = [AsyncSubscription(dsn, queue) for queue in queues]
+async def subscribed(dsn: str, *queues: str) -> AsyncIterator[list[Subscription]]:
+    subscriptions = [Subscription(IO, dsn, queue) for queue in queues]
     async with asyncio.timeout(PATIENCE):
         for subscription in subscriptions:
             # It gives up connecting after three seconds, and may be asked again.
@@ -153,7 +155,7 @@ def test_a_tick_that_was_made_up_hides_none(dsn: str, conn: Connection) -> None:
     asyncio.run(main())
 
 
-async def nothing_to_wait_for(subscription: AsyncSubscription) -> None:
+async def nothing_to_wait_for(subscription: Subscription) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await subscription.wait(AsyncWaker(), 3600)
@@ -201,10 +203,10 @@ def test_one_that_is_cancelled_while_it_begins_to_listen_leaves_no_connection(
 
     async def main() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await AsyncSubscription(dsn, "one").open()
-        assert async_shared(AsyncListener, dsn)._conn is None
+            await Subscription(IO, dsn, "one").open()
+        assert IO.shared(Listener, dsn)._conn is None
 
-    monkeypatch.setattr(AsyncListener, "_listen", cancelled)
+    monkeypatch.setattr(Listener, "_listen", cancelled)
     asyncio.run(main())
 
 
@@ -225,7 +227,7 @@ def test_loops_do_not_share(dsn: str, conn: Connection) -> None:
 
 def test_consumers_poll_if_they_cannot_listen(dsn: str) -> None:
     async def main() -> None:
-        subscriptions = [AsyncSubscription("host=localhost port=1", queue) for queue in QUEUES]
+        subscriptions = [Subscription(IO, "host=localhost port=1", queue) for queue in QUEUES]
         for subscription in subscriptions:
             assert not await subscription.open()
             assert not subscription.works

@@ -8,13 +8,14 @@ import threading
 from contextlib import closing
 from datetime import timedelta
 from time import monotonic
+from typing import Any, cast
 
 import pytest
 
 import pgqpy
 from pgqpy import Admin, AsyncCoopConsumer, Batch, CoopConsumer, Event, errors
 from pgqpy._runtime.acompat import Waker
-from pgqpy.consumer.coop import _CoopLoop
+from pgqpy.consumer._coop import CoopLoop
 from tests.fixtures.fix_client import PATIENCE, Background, Send
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
@@ -173,7 +174,7 @@ def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     positions = "select array_agg(sub_active order by sub_consumer) from pgq.subscription"
     before = conn.execute(positions).fetchall()
     with closing(Waker()) as waker:
-        loop = _CoopLoop(worker, waker, strict=True)
+        loop = CoopLoop(worker, cast(Any, waker), strict=True)
         with loop._heartbeat as heartbeat:
             loop._beat(conn)
             assert heartbeat._due() > monotonic()

@@ -181,6 +181,23 @@ def test_a_cancellation_that_a_handler_raises_is_its_failure(
     assert consumer.run_once()
 
 
+@pytest.mark.parametrize("kind", [Plain, Remote], ids=lambda kind: kind.__name__)
+def test_a_stop_iteration_is_the_failure_of_its_event(
+    kind: Any, dsn: str, queue: str, conn: Connection, tick: Tick
+) -> None:
+    consumer = made(kind, dsn)
+    event = Producer(queue).insert_event(conn, "t", "0")
+    tick()
+    Fails.broken = StopIteration()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        consumer.run_once()
+    [(_, _, _, failed, error, *_, where)] = conn.execute(NOTED).fetchall()
+    assert (failed, error) == (event, "RuntimeError: coroutine raised StopIteration")
+    assert "in fails\n    raise type(Fails.broken)" in where
+    Fails.broken = None
+    assert consumer.run_once()
+
+
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_cancellation_that_an_event_raises_is_for_its_policy(
     dsn: str, queue: str, conn: Connection, tick: Tick, concurrency: int

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import pgqpy
 from pgqpy import Event, RemoteConsumer, TrackedConsumer
 from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.io import Io
 from pgqpy._runtime.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE, Background, Send, Tick, wait_until
 from tests.fixtures.fix_db import Connection
@@ -18,24 +20,26 @@ from tests.fixtures.fix_ticker import eventually
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_listening_in_transaction_mode_is_not_trusted(pool: Pool, queue: str, size: int) -> None:
-    subscription = Subscription(pool("transaction", size=size), queue)
-    wait_until(subscription.open)
+    io = Io()
+    subscription = Subscription(io, pool("transaction", size=size), queue)
+    wait_until(lambda: io.run(subscription.open()))
     assert not subscription.works
-    subscription.close()
+    io.run(subscription.close())
 
 
 def test_listening_in_session_mode_is_trusted_once_a_tick_was_heard(
     pool: Pool, queue: str, tick: Tick
 ) -> None:
-    subscription = Subscription(pool("session"), queue)
-    wait_until(subscription.open)
+    io = Io()
+    subscription = Subscription(io, pool("session"), queue)
+    wait_until(lambda: io.run(subscription.open()))
     at_first = subscription.works
     tick()
-    waker = Waker()
-    subscription.wait(waker, PATIENCE)
+    waker: Any = Waker()
+    io.run(subscription.wait(waker, PATIENCE))
     assert subscription.newest
     assert (at_first, subscription.works) == (False, True)
-    subscription.close()
+    io.run(subscription.close())
     waker.close()
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
+from pgqpy._runtime.io import AsyncIo, Io
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo, Io
 from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._settings import settings_of
 from pgqpy.tasks._worker import claimer, executor
@@ -515,9 +515,9 @@ def test_a_queue_that_is_named_is_looked_at_first(
     waits = threading.Event()
     wait = Notifier.wait
 
-    def rest(self: Notifier, *how: Any) -> None:
+    async def rest(self: Notifier, *how: Any) -> None:
         waits.set()
-        wait(self, *how)
+        await wait(self, *how)
 
     monkeypatch.setattr(Exchange, "ask", look)
     monkeypatch.setattr(Notifier, "wait", rest)

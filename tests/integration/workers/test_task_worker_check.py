@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from pgqpy import errors
+from pgqpy._runtime.io import Io
 from pgqpy.sqlalchemy import ModelWorker, TaskColumns
 from pgqpy.tasks import TableWorker, Task, TaskWorker
-from pgqpy.tasks._io import Io
 from tests.fixtures.fix_task_worker import Writer
 
 

@@ -16,9 +16,9 @@ import pytest
 import pgqpy
 from pgqpy import FixedDelay
 from pgqpy._runtime.acompat import AsyncInterruptible
+from pgqpy._runtime.io import AsyncIo
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._io import AsyncIo
 from pgqpy.tasks._worker import exchange
 from pgqpy.tasks._worker.completer import Completer
 from pgqpy.tasks._worker.leases import Leases

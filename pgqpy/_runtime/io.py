@@ -1,9 +1,9 @@
-"""How a worker waits: for the server, for the user's code, for time.
+"""How consumers and workers wait: for the server, for the user's code, for time.
 
-The parts of workers are written once, as coroutines, and never await such a thing itself: they call
-it by the worker's `AsyncIo`. A sync worker has an `Io` in its place, and gives its parts the sync
-twins: connections, hooks, what wakes it. Each call then blocks the thread, so that no coroutine is
-ever suspended, and `Io.run` takes it to its end in one step.
+Their parts are written once, as coroutines, and never await such a thing itself: they call it by
+the `AsyncIo` of the consumer or worker. A sync one has an `Io` in its place, and gives its parts
+the sync twins: connections, hooks, what wakes it. Each call then blocks the thread, so that no
+coroutine is ever suspended, and `Io.run` takes it to its end in one step.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from time import sleep
 from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import psycopg
 from psycopg import AsyncCursor
@@ -23,18 +24,20 @@ from psycopg.rows import tuple_row
 from pgqpy._runtime.acompat import (
     AsyncInterruptible,
     AsyncSlots,
+    AsyncWatch,
     Interruptible,
     Slots,
-    async_deadline,
+    Watch,
     async_holding,
-    deadline,
+    in_thread,
 )
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.fetch import fetch
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy.connection import connect_as, read_committed
-from pgqpy.connection_async import AsyncConnection, async_connect_as, async_read_committed
+from pgqpy.connection_async import AsyncConnection, C, async_connect_as, async_read_committed
 from pgqpy.errors import translate_errors
-from pgqpy.tasks._notifier import AsyncNotifier, Notifier
 
 T = TypeVar("T")
 
@@ -43,32 +46,31 @@ Call: TypeAlias = tuple[bytes, list[Any]]
 #: The same with the cursor that executes it.
 CursorCall: TypeAlias = tuple[AsyncCursor[Any], bytes, Any]
 
+#: Classes of connections, for asyncio and for threads.
+PLAIN = psycopg.AsyncConnection[tuple[Any, ...]], psycopg.Connection[tuple[Any, ...]]
+BATCH = AsyncBatchConnection, BatchConnection
 
-class AsyncRowConnection(AsyncBatchConnection):
-    """A connection whose transactions only the worker may end, by statements."""
-
-    _in_batch = True
-
-
-class RowConnection(BatchConnection):
-    """Its sync twin."""
-
-    _in_batch = True
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Any, Any]]
+_shared = WeakKeyDictionary()
 
 
 class AsyncIo:
-    """The waiting of asyncio's workers."""
+    """The waiting of asyncio's consumers and workers."""
 
     awaits = True
-    notifier: Callable[[str, str, list[str], str], AsyncNotifier] = AsyncNotifier
     slots: Callable[[Callable[[], None]], AsyncSlots] = AsyncSlots
     interruptible: Callable[[], AsyncInterruptible] = AsyncInterruptible
+    watch: Callable[[int, Callable[[], None]], AsyncWatch] = AsyncWatch
+    #: A lock for those that share an object; threads share none.
+    lock: Callable[[], AbstractAsyncContextManager[Any]] = asyncio.Lock
+    #: Executes a statement on a connection, and returns its rows.
+    fetch = staticmethod(async_fetch)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a part of a worker."""
+        """Run a part of a consumer or worker."""
         return await work
 
-    def start(self, slots: AsyncSlots, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start(self, slots: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in a slot; there must be room."""
         slots.start(work)
 
@@ -76,9 +78,26 @@ class AsyncIo:
         """Call what waits: a hook, or a method of a connection."""
         return await function(*args, **options)
 
+    async def blocking(self, function: Callable[[], T]) -> T:
+        """Call what blocks the thread."""
+        return await asyncio.wrap_future(in_thread(function))
+
     def block(self, manager: AbstractAsyncContextManager[T]) -> AbstractAsyncContextManager[T]:
         """Make a block of a context manager that waits, such as a transaction."""
         return manager
+
+    def either(self, asynchronous: T, sync: Any) -> T:
+        """Return a class or function for asyncio, or its sync twin."""
+        return asynchronous
+
+    def shared(self, make: Callable[[AsyncIo, str], T], key: str) -> T:
+        """Return one object for all callers in the event loop that use this key; for threads, a
+        new one."""
+        made = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+        thing: T | None = made.get((make, key))
+        if thing is None:
+            thing = made[make, key] = make(self, key)
+        return thing
 
     def holding(self, lock: threading.Lock) -> AbstractAsyncContextManager[Any]:
         """Make a block that holds a lock, which threads hold for short times."""
@@ -87,14 +106,11 @@ class AsyncIo:
     def deadline(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
         """Make a block that raises TimeoutError if it takes longer; None: no limit. Sync code
         cannot be interrupted."""
-        return async_deadline(seconds)
+        return asyncio.timeout(seconds)
 
-    async def connect(self, dsn: str, **options: Any) -> AsyncBatchConnection:
-        """Connect, for tasks."""
-        return await async_connect_as(AsyncBatchConnection, dsn, **options)
-
-    async def connect_for_rows(self, dsn: str, **options: Any) -> AsyncRowConnection:
-        return await async_connect_as(AsyncRowConnection, dsn, **options)
+    async def connect(self, kind: tuple[type[C], type[Any]], dsn: str | None, **options: Any) -> C:
+        """Open a connection, of one of two classes, with the options of `connect_as`."""
+        return await async_connect_as(kind[0], dsn, **options)
 
     async def read_committed(self, conn: AsyncConnection) -> None:
         """Use READ COMMITTED, whatever the default."""
@@ -109,8 +125,8 @@ class AsyncIo:
         """Do nothing for a while."""
         await asyncio.sleep(seconds)
 
-    async def fetch(self, cursor: AsyncCursor[Any], statement: bytes, values: Any = None) -> Any:
-        """Execute a statement; return its rows."""
+    async def fetch_by(self, cursor: AsyncCursor[Any], statement: bytes, values: Any = None) -> Any:
+        """Execute a statement by a cursor, and return its rows."""
         await cursor.execute(statement, values)
         return await cursor.fetchall()
 
@@ -125,7 +141,7 @@ class AsyncIo:
         cursors = [conn.cursor(row_factory=tuple_row, binary=True) for _ in calls]
         with translate_errors():
             if len(calls) == 1:
-                return [await self.fetch(cursors[0], *calls[0])]
+                return [await self.fetch_by(cursors[0], *calls[0])]
             try:
                 await self.execute(
                     conn, [(cursor, *call) for cursor, call in zip(cursors, calls, strict=True)]
@@ -145,12 +161,13 @@ class AsyncIo:
 
 
 class Io(AsyncIo):
-    """The waiting of sync workers, which blocks the thread."""
+    """The waiting of sync consumers and workers, which blocks the thread."""
 
     awaits = False
-    notifier = cast(Any, Notifier)
     slots = cast(Any, Slots)
     interruptible = cast(Any, Interruptible)
+    watch = cast(Any, Watch)
+    lock = nullcontext
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:  # type: ignore[override]
         try:
@@ -158,33 +175,49 @@ class Io(AsyncIo):
         except StopIteration as ended:
             return cast(T, ended.value)
         work.close()
-        raise RuntimeError("a part of a sync worker awaits something itself")
+        raise RuntimeError("a part of a sync consumer or worker awaits something itself")
 
-    def start(self, slots: AsyncSlots, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        cast(Slots, slots).start(lambda: self.run(work()))
+    def start(self, slots: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        slots.start(lambda: self.run(work()))
 
     async def call(self, function: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         return cast(T, function(*args, **options))
 
+    async def blocking(self, function: Callable[[], T]) -> T:
+        return function()
+
     def block(self, manager: Any) -> AbstractAsyncContextManager[Any]:
         return _Block(manager)
+
+    def either(self, asynchronous: T, sync: Any) -> T:
+        return cast(T, sync)
+
+    def shared(self, make: Callable[[AsyncIo, str], T], key: str) -> T:
+        return make(self, key)
 
     def holding(self, lock: threading.Lock) -> AbstractAsyncContextManager[Any]:
         return _Block(lock)
 
     def deadline(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
-        return deadline(seconds)
+        return nullcontext()
 
-    async def connect(self, dsn: str, **options: Any) -> AsyncBatchConnection:
-        return cast(AsyncBatchConnection, connect_as(BatchConnection, dsn, **options))
+    async def connect(self, kind: tuple[type[C], type[Any]], dsn: str | None, **options: Any) -> C:
+        return cast(C, connect_as(kind[1], dsn, **options))
 
-    async def connect_for_rows(self, dsn: str, **options: Any) -> AsyncRowConnection:
-        return cast(AsyncRowConnection, connect_as(RowConnection, dsn, **options))
+    async def fetch(
+        self,
+        conn: Any,
+        statement: bytes,
+        arguments: Any = (),
+        rows: Any = tuple_row,
+        **options: Any,
+    ) -> list[Any]:
+        return fetch(conn, statement, arguments, rows, **options)
 
     async def read_committed(self, conn: Any) -> None:
         read_committed(conn)
 
-    async def fetch(self, cursor: Any, statement: bytes, values: Any = None) -> Any:
+    async def fetch_by(self, cursor: Any, statement: bytes, values: Any = None) -> Any:
         cursor.execute(statement, values)
         return cursor.fetchall()
 
