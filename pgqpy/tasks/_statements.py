@@ -13,7 +13,7 @@ from pgqpy._runtime.failure import interval
 from pgqpy._wire.event_data import json_text
 from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask, PayloadTooLarge
-from pgqpy.tasks._values import Modified, Task, TaskInfo
+from pgqpy.tasks._values import Modified, Task, TaskInfo, Unreadable
 from pgqpy.telemetry._spans import headers_with_trace
 
 #: Seconds, or an interval.
@@ -115,6 +115,8 @@ _LARGEST = 2**28 - 1
 def jsonb(value: object) -> str:
     """Return a payload, or a result, as JSON. Raises InvalidPayload if it cannot be JSON,
     PayloadTooLarge if jsonb cannot hold it."""
+    if isinstance(value, Unreadable):
+        raise InvalidPayload(str(value), hint="Push it by SQL: its text is JSON of PostgreSQL's.")
     text = json_text(value)
     if len(text) > _LARGEST / 4 and _is_too_large(json.loads(text)):
         raise PayloadTooLarge(f"a payload has more than {_LARGEST:,} bytes", sqlstate="54000")

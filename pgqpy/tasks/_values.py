@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -45,16 +45,13 @@ class Task:
     order_key: str | None
 
 
-# No dataclass, which a payload may hold.
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """Stands for JSON that PostgreSQL can hold and Python cannot read: nested too deeply, or with a
     number of thousands of digits. ``text`` is that JSON; ``reason`` says why."""
 
-    __slots__ = ("reason", "text")
-
-    def __init__(self, text: str, reason: str) -> None:
-        self.text = text
-        self.reason = reason
+    text: str = field(repr=False)
+    reason: str
 
     def __str__(self) -> str:
         return f"Python cannot read its JSON: {self.reason}"

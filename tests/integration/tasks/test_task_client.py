@@ -74,7 +74,7 @@ def test_json_that_python_cannot_read_keeps_no_other_task_from_its_claimant(
     check(claimed)
     claimed = tasks.renew(claimed)
     check(claimed)
-    with pytest.raises(errors.InvalidPayload, match="Unreadable cannot be encoded"):
+    with pytest.raises(errors.InvalidPayload, match="Python cannot read its JSON"):
         tasks.push("work", claimed[1].payload)
     assert tasks.fail(claimed[1], str(claimed[1].payload), final=True)
     [failed] = tasks.list("work.failed")
