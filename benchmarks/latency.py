@@ -8,12 +8,14 @@ First 1,000 events a second, each a transaction; then one event a minute in seve
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
@@ -27,21 +29,35 @@ from pgqpy.embedded import Server
 PGQPY = python_program("pgqpy")
 TICKING = replace(PGQPY, environment={"TICKING": "1"})
 
-NEXT = "select batch_id, cur_tick_id from pgq.next_batch_info('q', 'afterwards')"
 TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The transactions that a tick sees."""
+
+    tick_id: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, tick_id: int, text: str) -> Snapshot:
+        _, xmax, *running = (int(number) for number in re.findall(r"\d+", text))
+        return cls(tick_id, xmax, frozenset(running))
+
+    def sees(self, txid: int) -> bool:
+        return txid < self.xmax and txid not in self.running
 
 
 def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
     """The time each event was sent, and the first tick that shows it."""
     with connect(dsn) as conn:
-        conn.execute("select pgq.register_consumer_at('q', 'afterwards', 1)")
-        while True:
-            [(batch, tick)] = conn.execute(NEXT).fetchall()
-            if batch is None:
-                return
-            for (data,) in conn.execute("select ev_data from pgq.get_batch_events(%s)", [batch]):
-                yield float(data), tick
-            conn.execute("select pgq.finish_batch(%s)", [batch])
+        rows = conn.execute("select tick_id, tick_snapshot::text from pgq.tick order by tick_id")
+        ticks = [Snapshot.parse(*row) for row in rows]
+        for data, txid in conn.execute("select ev_data, ev_txid from pgq.event_template"):
+            place = bisect_left(ticks, True, key=lambda tick: tick.sees(txid))
+            if place < len(ticks):
+                yield float(data), ticks[place].tick_id
 
 
 def listen(pipe: Pipe, dsn: str) -> None:
