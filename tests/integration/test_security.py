@@ -70,12 +70,12 @@ def as_role(connect: Connect) -> As:
 
 @pytest.fixture
 def stranger(conn: Connection, as_role: As) -> Connection:
-    """A role that is in none of ours."""
+    """A role that is in none of ours; it stays, so its name is none of `make_role`'s."""
     conn.execute(
-        "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
+        "do $$ begin if to_regrole('the_stranger') is null then create role the_stranger;"
         " end if; end $$"
     )
-    return as_role("test_stranger")
+    return as_role("the_stranger")
 
 
 @pytest.fixture
@@ -519,7 +519,7 @@ def test_a_cursor_has_its_declarers_rights(conn: Connection, queue: str, as_role
 
 
 TRAPS = """
-create schema evil authorization test_keeper;
+create schema evil authorization the_keeper;
 create sequence evil.ran;
 grant usage on schema evil to public;
 grant all on sequence evil.ran to public;
@@ -578,12 +578,12 @@ def test_the_key_of_a_group_runs_nothing_of_its_author_as_the_owner(
 ) -> None:
     """Not even while it is parsed or planned: a sequence's count would survive the refusal."""
     conn.execute(
-        "do $$ begin if to_regrole('test_keeper') is null then create role test_keeper; end if;"
-        " grant pgq_reader to test_keeper;"
-        " execute format('grant create, temp on database %I to test_keeper', current_database());"
+        "do $$ begin if to_regrole('the_keeper') is null then create role the_keeper; end if;"
+        " grant pgq_reader to the_keeper;"
+        " execute format('grant create, temp on database %I to the_keeper', current_database());"
         " end $$"
     )
-    keeper = as_role("test_keeper")
+    keeper = as_role("the_keeper")
     keeper.execute(TRAPS.encode())
     keeper.execute(f"set standard_conforming_strings = {backslashes}".encode())
     for key in KEYS:

@@ -91,12 +91,12 @@ def test_an_upgrade_names_what_others_have_put_into_our_schemas(
     node_dsn: str, node: Connection
 ) -> None:
     node.execute(
-        "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
+        "do $$ begin if to_regrole('the_stranger') is null then create role the_stranger;"
         " end if; end $$"
     )
     for name in (*ALL_SCHEMAS, NODE_SCHEMA):
-        node.execute(f"grant create, usage on schema {name} to test_stranger".encode())
-        node.execute(f"set role test_stranger; create sequence {name}.planted; reset role".encode())
+        node.execute(f"grant create, usage on schema {name} to the_stranger".encode())
+        node.execute(f"set role the_stranger; create sequence {name}.planted; reset role".encode())
         with pytest.raises(SchemaError, match=rf"schema {name} .*sequence .*planted"):
             schema.migrate(node_dsn)
         # A superuser's are its own business.

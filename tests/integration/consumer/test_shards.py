@@ -353,7 +353,7 @@ def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> No
     shards.apply("a", "b", "c")
     with shards.connect("a") as conn:
         conn.execute(
-            "do $$ begin if to_regrole('test_no_reader') is null then create role test_no_reader"
+            "do $$ begin if to_regrole('no_reader') is null then create role no_reader"
             " login; end if; end $$"
         )
     consumer = ShardedConsumer(Seen, shards.file)
@@ -367,7 +367,7 @@ def test_only_sessions_of_readers_get_shards_by_their_name(shards: Shards) -> No
                     named = make_conninfo(dsn, application_name=name, **user)
                     stack.enter_context(psycopg.connect(named))
 
-        wait_for_shards("0", "-9", "boom", "99999999999", user="test_no_reader")
+        wait_for_shards("0", "-9", "boom", "99999999999", user="no_reader")
         wait_for_shards("-9", "boom", "99999999999")
         wait_until(lambda: consumer.claimed == 3)
         before = looking.looks
