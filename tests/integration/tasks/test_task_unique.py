@@ -129,6 +129,19 @@ def test_a_push_keeps_workers_away_until_its_commit(
     assert len(tasks.claim(conn, Q)) == 1
 
 
+def test_within_the_period_a_running_task_does_not_wait_for_the_pusher(
+    conn: Connection, connect: Connect
+) -> None:
+    push(conn, unique_for=3600)
+    running = tasks.claim(conn, Q)[0]
+    pusher = connect(autocommit=False)
+    assert not push(pusher, unique_for=3600, replace=True).inserted
+    conn.execute("set lock_timeout = '5s'")
+    tasks.finish(conn, running)
+    pusher.commit()
+    assert tasks.statuses(conn) == {}
+
+
 def test_a_push_waits_for_an_uncommitted_claim(
     conn: Connection, connect: Connect, calls: Calls
 ) -> None:
